@@ -7,15 +7,15 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-# Most of the suite's time is XLA compiling programs that run for a moment, so they are hardly optimised, which halves
-# it. Tests that run for longer than they compile are marked `busy`; their programs are made with LLVM's second level
-# (the first takes no less, and there LLVM fails to select an instruction of AVX-512). The older emitters of fused loops
-# take a third less, and both cores are taken by tests, so that splitting a program between threads only adds work. Said
-# before JAX is imported, here and in the processes that tests start; a level in `XLA_FLAGS` stays.
+# XLA compilation dominates the time of the suite, so most programs are hardly optimised, which halves the time. Tests
+# marked `busy` run longer than they compile. Their programs use LLVM's optimisation level 2 (level 1 is not faster, and
+# LLVM fails there on an instruction of AVX-512). The older fusion emitters compile a third faster, and parallel code
+# generation only adds work because tests use both cores. The flags must be set before JAX is imported, also for
+# processes that tests start. A level in `XLA_FLAGS` has priority.
 if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     _flags = ["--xla_backend_optimization_level=2", "--xla_cpu_parallel_codegen_split_count=1"]
-    # later ones have no others, and end where they are given a flag that they do not know
+    # later versions have no such flag, and unknown flags end the process
     if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):
         _flags.append("--xla_cpu_use_fusion_emitters=false")
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_flags]).strip()
@@ -24,25 +24,24 @@ import jax
 import jax.monitoring
 import pytest
 
-# Traces make many small objects that live long: looking through all of them again and again takes a twentieth of the
-# time.
+# Traces make many small long-lived objects, and frequent garbage collection costs a twentieth of the time.
 gc.set_threshold(100_000, 50, 100)
 
-# The same programs come again: a later run, or the other worker, reads them.
+# Cache of compiled programs for later runs and for the other worker.
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parent / ".cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Tests of several processes take longest, a minute or more: begun first, they do not keep one worker at the end.
+# The longest tests, with several processes, start first to balance the workers.
 _FIRST = ("test_silo.py::test_inside", "test_mesh.py::test_four_devices", "test_processes.py", "test_readme.py")
 
 
 def pytest_configure(config):
-    # ArviZ 1.3 puts a lazy module in NumPyro's place, and imported after it NumPyro lacks a part (docs/faq.md)
+    # ArviZ 1.3 replaces NumPyro by a lazy module, after which NumPyro's import is incomplete (docs/faq.md)
     if importlib.util.find_spec("numpyro"):
         importlib.import_module("numpyro.distributions")
-    # ArviZ, which PyMC imports, writes down the day of its first import, and two workers that do so at once fail
+    # ArviZ, which PyMC imports, writes a file at its first import, which fails for two workers at once
     if getattr(config.option, "numprocesses", None) and importlib.util.find_spec("arviz"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -61,12 +60,13 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not any(name in item.nodeid for name in _FIRST))
 
 
-# Programs that a worker keeps before it lets go of all of them, at the end of a module; in its midst where they take so
-# much memory, or so many mappings of it, of which Linux gives a process 65,530: XLA crashes for want of one. A program
-# takes ten, a large one hundreds; they are counted after so many programs.
+# Programs in a worker's cache above which it is cleared at the end of a module.
 _MOST_PROGRAMS = 2000
+# Memory above which the cache is cleared within a module.
 _MOST_BYTES = 1.5 * 2**30
+# The same for memory mappings: Linux allows 65,530, XLA crashes beyond, and a program has ten to hundreds.
 _MOST_MAPPINGS = 40_000
+# Programs between two checks of memory and mappings.
 _OFTEN = 100
 _PROCESS = Path("/proc/self")
 _programs = []
@@ -82,7 +82,7 @@ jax.monitoring.register_event_duration_secs_listener(_count)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
-    # before the fixtures of modules, which run as long
+    # before fixtures of modules, which also compile programs
     hasty = "JAX_DISABLE_MOST_OPTIMIZATIONS" in os.environ
     jax.config.update("jax_disable_most_optimizations", hasty and item.get_closest_marker("busy") is None)
     reports = yield

@@ -1,6 +1,6 @@
-"""Every method of the library on three posteriors: how far its draws are from the truth, and what they cost.
+"""Accuracy and cost of every method on three posteriors.
 
-Writes the tables of docs/methods.md, which says what is measured and how steps were chosen. `--small` is a smoke test.
+Writes the tables of docs/methods.md, which explains the measurements and the steps. `--small` is a smoke test.
 """
 
 import argparse
@@ -39,7 +39,7 @@ ALONE = accord.samplers.combine.METHODS | {
     name: getattr(accord_papers.combine, name) for name in accord_papers.combine.__all__
 }
 ONE_SHOT = tuple((f"one-shot: {name}", ALONE[name]) for name in sorted(ALONE))
-# steps of adaptation of one-shot methods
+# adaptation steps of one-shot methods
 WARMUP = 500
 
 
@@ -54,21 +54,21 @@ class Budget(NamedTuple):
 
     @property
     def draws(self) -> int:
-        """Draws kept of each chain."""
+        """Kept draws of each chain."""
         return (self.rounds - self.burn_in) // self.thin
 
 
 FULL = Budget(rounds=20_000, burn_in=4_000, thin=16, chains=8, repeats=3)
 SMALL = Budget(rounds=120, burn_in=40, thin=2, chains=2, repeats=0)
-# seconds of timed runs together, above which no other one begins
+# total seconds of timed runs after which no further run starts
 SHORT = 4.0
-# seconds of a one-shot run above which compilation is too small a part for a second one
+# seconds of a one-shot run above which compilation is negligible and no second run follows
 LONG = 30.0
 
 
 @dataclass
 class Row:
-    """One line of a table. Numbers that a method does not have are None."""
+    """One line of a table, with None for missing numbers."""
 
     label: str
     method: str
@@ -96,7 +96,7 @@ class Row:
 
 
 def settings(sampler: accord.Sampler | BySums) -> str:
-    """The method with the numbers that are not its defaults."""
+    """The method with its non-default parameters."""
     parts = []
     for f in fields(sampler):
         value = getattr(sampler, f.name)
@@ -107,12 +107,12 @@ def settings(sampler: accord.Sampler | BySums) -> str:
 
 
 def chosen_by_plan(sampler: accord.Sampler) -> bool:
-    """Whether a plan chooses numbers of the method. Numbers of a paper's guidelines do not count."""
+    """Whether a plan chooses parameters of the method. Parameters from a paper's guidelines do not count."""
     return isinstance(sampler, Tunable) and not set(sampler.left_out) <= set(sampler.chosen_by_bind)
 
 
 def chosen_numbers(sampler: accord.Sampler, run: accord.Run) -> str:
-    """The method with the numbers that a plan chose for a run."""
+    """The method with the parameters that a plan chose for a run."""
     known = repr(sampler).rstrip(")").partition("(")[2].split(", ")
     name, _, numbers = run.settings["method"].rstrip(")").partition("(")
     chosen = ", ".join(part for part in numbers.split(", ") if part not in known)
@@ -160,7 +160,7 @@ def measured(target: Target, row: Row, run: accord.Run, once: Traffic | None = N
 
 
 def attempt(row: Row, work: Callable[[], None]) -> Row:
-    """Do the work of a row, and keep its error and its warnings."""
+    """Run `work`, and store its error and warnings in the row."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -172,7 +172,7 @@ def attempt(row: Row, work: Callable[[], None]) -> Row:
 
 
 def network_row(target: Target, budget: Budget, entry: Entry) -> Row:
-    """The row of a method that works in rounds."""
+    """The row of a method with rounds."""
     sampler = entry.sampler(target)
     row = Row(entry.label, type(sampler).__name__, settings(sampler), optimiser=sampler.temperature == 0)
     row.kind = "hub" if sampler.needs(target.post.dim).spans_network else "network"
@@ -192,11 +192,11 @@ def network_row(target: Target, budget: Budget, entry: Entry) -> Row:
 
 
 def predicted(target: Target, sampler: accord.Sampler) -> tuple[float | None, float | None]:
-    """W2 of the worst agent and of the average on the surrogate, by the law, in its sds."""
+    """Exact W2 of the worst agent and of the average on the surrogate, in its sds, or None without a law."""
     try:
         moments = accord.law(target.surrogate, target.net, sampler).stationary()
     except TypeError:
-        # rejection and MALA draw more than normal numbers
+        # rejection and MALA have no law
         return None, None
     truth = target.surrogate.exact()
 
@@ -209,7 +209,7 @@ def predicted(target: Target, sampler: accord.Sampler) -> tuple[float | None, fl
 
 
 def timed_run(target: Target, budget: Budget, sampler: accord.Sampler) -> accord.Run:
-    """A run after a short one that compiles the same program."""
+    """A timed run, after a short run that compiles the program."""
     least = 1 if chosen_by_plan(sampler) else max(1, bind(target.post, target.net, sampler).adapting)
     thin, burn_in = (1, least) if isinstance(sampler, Replicated) else (budget.thin, budget.burn_in)
 
@@ -224,7 +224,7 @@ def timed_run(target: Target, budget: Budget, sampler: accord.Sampler) -> accord
 
 
 def fastest(budget: Budget, run: Callable[[], accord.Run]) -> accord.Run:
-    """A run with the least seconds of several, whose draws are the same."""
+    """A run with the least seconds of several runs with equal draws."""
     times: list[float] = []
     while not times or (len(times) < budget.repeats and sum(times) < SHORT):
         found = run()
@@ -233,14 +233,14 @@ def fastest(budget: Budget, run: Callable[[], accord.Run]) -> accord.Run:
 
 
 def totals_row(target: Target, budget: Budget, label: str, method: BySums) -> Row:
-    """The row of a method that needs nothing but sums."""
+    """The row of a method that only needs sums."""
     row = Row(label, type(method).__name__, settings(method), kind="totals")
     options = {"draws": budget.draws, "chains": budget.chains, "seed": 0, "progress": False}
     run = functools.partial(accord.sample, target.post, target.net, method, **options)
 
     def work() -> None:
         if budget.repeats:
-            # compiles; the sums depend on their results, so that no shorter run compiles all of them
+            # compile by a full run, because the sums depend on earlier results
             run()
         measured(target, row, fastest(budget, run))
 
@@ -270,7 +270,7 @@ def check_complete(rows: list[Row]) -> None:
 
 
 def floors(target: Target, counts: list[int], repeats: int = 50) -> dict[int, float]:
-    """Mean W2 of independent exact draws of a Gaussian with the reference's moments, by their number."""
+    """Mean W2 of independent exact draws from a Gaussian with the reference's moments, by number of draws."""
     rng = np.random.default_rng(0)
     root, found = target.reference.factor(), {}
     for count in counts:

@@ -1,4 +1,4 @@
-"""The methods that walk, with their steps on each target of `accuracy_targets.py`."""
+"""Methods with rounds, and their steps on each target of `accuracy_targets.py`."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from accord.samplers import (
 from accord.samplers.convex_sets import Box
 from accord.samplers.schedules import Polynomial, diminishing
 
-# weights of an edge and consensus steps, of "max-degree" on rings and paths
+# edge weight and consensus step of "max-degree" on rings and paths
 EDGE = 1.0 / 3.0
-# first of D-ULA's diminishing steps, by target
+# first step of D-ULA with diminishing steps, by target
 FIRST = {"linear": 0.002646, "logistic": 0.00285, "power": 0.1108}
 # most leapfrog steps of D-MAHMC
 MOST_LEAPFROG = 16
@@ -48,7 +48,7 @@ PAPER = DULA(Polynomial(0.00082, 230.0, 0.05), Polynomial(0.48, 230.0, 0.05))
 
 
 class Entry(NamedTuple):
-    """A row. `make` gets the Langevin step on F, a power of two over F's largest curvature, if there are `powers`."""
+    """A row of the table. With `powers`, `make` gets the Langevin step on F: 2**power / F's largest curvature."""
 
     label: str
     make: Callable[[Target, float], accord.Sampler]
@@ -62,13 +62,13 @@ class Entry(NamedTuple):
 
 
 def desghmc(t: Target, h: float) -> DESGHMC:
-    # a step takes a tenth of the velocity
+    # friction removes a tenth of the velocity per step
     step = np.sqrt(0.1 * h * t.agents)
     return DESGHMC(step, 0.1 / step)
 
 
 def event_triggered(t: Target, h: float) -> EventTriggeredULA:
-    # the size of a round's noise, at which about half of the rounds are silent
+    # the noise size of a round, so that agents skip about half of the rounds
     return EventTriggeredULA(h, EDGE, float(np.sqrt(2.0 * h * t.agents * t.post.dim)))
 
 
@@ -96,7 +96,7 @@ def gibbs(t: Target, h: float, conditional: str = "exact", recentre: bool = Fals
 
 
 def dglmc(t: Target, h: float) -> DGLMC:
-    """The guideline's rho_i = 1 / M_i times a number, with steps of a quarter of their bounds, hence four of them."""
+    """DG-LMC with rho_i in proportion to the guideline's 1 / M_i, and four steps at a quarter of their bound."""
     own = t.post.hessians()
     hessians = np.where(np.isfinite(own), own, 0.0), t.surrogate.hessians()
     largest = np.maximum(*(np.linalg.eigvalsh(each)[:, -1] for each in hessians))
@@ -122,15 +122,15 @@ ENTRIES = (
     Entry("D-ULA, diminishing steps", lambda t, _: DULA(diminishing(FIRST[t.name]), EDGE)),
     Entry("D-ULA, steps of the D-ADMMS paper", lambda t, _: PAPER),
     Entry("Event-triggered ULA", event_triggered, (-10, -4, -8)),
-    Entry("Asynchronous ULA, half awake", lambda t, h: AsynchronousULA(h, EDGE), (-10, -4, -8)),
+    Entry("Asynchronous ULA, half active", lambda t, h: AsynchronousULA(h, EDGE), (-10, -4, -8)),
     Entry("GT-DULA", gt, (-9, -4, -7)),
     Entry("GT-DULA, common noise", lambda t, h: gt(t, h, "common"), (-5, -4, -5)),
     Entry("EXTRA-SGLD", lambda t, h: EXTRASGLD(h * t.agents, 0.1), (-10, -4, -8)),
     Entry("EXTRA-SGLD, common noise", lambda t, h: EXTRASGLD(h * t.agents, noise="common"), (-5, -2, -5)),
     Entry("DIGing-SGLD", lambda t, h: DIGingSGLD(h * t.agents), (-9, -4, -7)),
     Entry("DIGing-SGLD, common noise", lambda t, h: DIGingSGLD(h * t.agents, noise="common"), (-5, -4, -5)),
-    Entry("GT-BAOAB, no numbers", lambda t, _: GTBAOAB()),
-    Entry("Split GT-BAOAB, no numbers", lambda t, _: SplitGTBAOAB()),
+    Entry("GT-BAOAB, tuned", lambda t, _: GTBAOAB()),
+    Entry("Split GT-BAOAB, tuned", lambda t, _: SplitGTBAOAB()),
     Entry("D-MAHMC", lambda t, _: leapfrog(t, True)),
     Entry("D-MAHMC, Taylor approximation", lambda t, _: leapfrog(t, False)),
     Entry("D-ADMMS as published", lambda t, h: dadmms(t, h, calibration="published"), (-3, 0, -2)),
@@ -154,10 +154,10 @@ ENTRIES = (
     Entry("FA-LD", lambda t, h: FALD(h), (-4, 0, -4)),
     Entry("FA-LD, 10 local steps", lambda t, h: FALD(h / 10.0, 10), (-3, -2, -3)),
     Entry("FA-LD, 10 local steps, common noise", lambda t, h: FALD(h / 10.0, 10, 1.0), (-3, -2, -3)),
-    Entry("stale gradients, 5 rounds late", lambda t, h: StaleSGLD(h, 5), (-7, -3, -7)),
+    Entry("StaleSGLD, 5 rounds late", lambda t, h: StaleSGLD(h, 5), (-7, -3, -7)),
     Entry("QLSD, 2 levels, no memory", lambda t, h: QLSD(h, 2, memory=0.0), (-4, 0, -4)),
     Entry("QLSD, 2 levels", lambda t, h: QLSD(h, 2), (-4, 0, -4)),
-    Entry("D-ELF, a quarter of the numbers", lambda t, h: ELF(h), (-4, 0, -4)),
+    Entry("D-ELF, a quarter of the entries", lambda t, h: ELF(h), (-4, 0, -4)),
     Entry("Replicated NUTS", lambda t, _: Replicated("nuts", warmup=500)),
     Entry("Replicated HMC", lambda t, _: Replicated("hmc", warmup=500)),
     Entry("Replicated MALA", lambda t, _: Replicated("mala", warmup=500)),

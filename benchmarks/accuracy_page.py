@@ -9,17 +9,18 @@ from pages import table
 
 from accord.base.text import human_bytes
 
-# error in posterior sds in every coordinate that is called close
+# error per coordinate, in posterior sds, of rows that count as close
 PRECISION = 0.1
-# floors within which a worst agent may be exact
+# multiple of the floor within which a worst agent may be exact
 NEAR = 2.0
+# relative error of an sd within which error bars are correct
 WIDTH_TOLERANCE = 0.1
-# methods whose agents hold different chains
+# methods with chains that move between agents
 TRAVELLING = ("HubSGLD", "FSGLD")
 
 
 class Result(NamedTuple):
-    """All rows of a target, and the W2 of independent exact draws by their number."""
+    """All rows of a target, and the W2 of independent exact draws by number of draws."""
 
     title: str
     dim: int
@@ -38,13 +39,13 @@ def overview(results: list[Result]) -> str:
 
 def section(result: Result) -> str:
     """Both tables and the notes of one posterior."""
-    floors = ", ".join(f"{_number(w)} for {n:,}" for n, w in sorted(result.floors.items()))
-    parts = [f"W2 of independent exact draws, which is Monte Carlo error alone: {floors} of them.", ""]
+    floors = ", ".join(f"{_number(w)} for {n:,} draws" for n, w in sorted(result.floors.items()))
+    parts = [f"W2 of independent exact draws (Monte Carlo error): {floors}.", ""]
     parts += [
         main_table(result),
         *(f"- {note}" for note in notes(result)),
         "",
-        "Settings, and what their laws predict:",
+        "Settings, with the W2 by the law and in the run:",
     ]
     return "\n".join([*parts, "", settings_table(result)])
 
@@ -85,7 +86,7 @@ def settings_table(result: Result) -> str:
 
 
 def notes(result: Result) -> list[str]:
-    """What the table shows, and what needs saying about some rows."""
+    """Summary of the table, and warnings of runs."""
     rows = [row for row in result.rows if not row.error]
     sampled = [row for row in rows if not row.optimiser]
     limit = PRECISION * np.sqrt(result.dim)
@@ -95,15 +96,15 @@ def notes(result: Result) -> list[str]:
     narrow = [row for row in sampled if row.sd_agents[0] < 1 - WIDTH_TOLERANCE]
     good = [row for row in sampled if row not in wide and row not in narrow]
     found = [
-        f"W2 of every agent at most {limit:.2g}, {PRECISION:g} sd in every coordinate: {_listed(close)}.",
-        f"Above that, but within {NEAR:g} floors, so that more draws are needed: {_listed(unclear)}.",
-        f"Error bars of some agent more than {WIDTH_TOLERANCE:.0%} too wide: {_listed(wide)}.",
-        f"Error bars of some agent more than {WIDTH_TOLERANCE:.0%} too narrow: {_listed(narrow)}.",
+        f"W2 of every agent at most {limit:.2g} ({PRECISION:g} sd per coordinate): {_listed(close)}.",
+        f"W2 above that but within {NEAR:g} floors, so more draws are needed: {_listed(unclear)}.",
+        f"Error bars of an agent more than {WIDTH_TOLERANCE:.0%} too wide: {_listed(wide)}.",
+        f"Error bars of an agent more than {WIDTH_TOLERANCE:.0%} too narrow: {_listed(narrow)}.",
     ]
     for key, unit in (("per_megabyte", "megabyte"), ("per_second", "second")):
         best = max(good, key=lambda row, k=key: getattr(row, k), default=None)
         if best:
-            found.append(f"Most effective draws per {unit} with right error bars: {best.label}.")
+            found.append(f"Most effective draws per {unit} with correct error bars: {best.label}.")
     for row in result.rows:
         found += [f"{row.label} warned: {_escaped(text)}" for text in row.warned]
     return found

@@ -1,4 +1,4 @@
-"""The posteriors of the comparison of all methods, each with its truth."""
+"""Posteriors for the comparison of all methods, with their true moments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from accord.posterior.reference import nuts
 class Target:
     """A posterior over a network with its true mean and covariance.
 
-    `surrogate` is Gaussian, with local potentials like the posterior's, and serves to choose steps.
+    `surrogate` is a Gaussian posterior with similar local potentials. Its curvatures set the steps.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Target:
     net: accord.Network
     reference: accord.Gaussian
     surrogate: accord.Posterior
-    # independent draws that the reference was made of; None where it is exact
+    # effective draws behind the reference. None: the reference is exact
     reference_draws: float | None = None
 
     @property
@@ -47,7 +47,7 @@ class Target:
 
 
 def linear(small: bool) -> Target:
-    """D-ADMMS paper, section 6.2: 50 rows an agent, xi = 4, lambda = 10."""
+    """Section 6.2 of the D-ADMMS paper: 50 rows for each agent, xi = 4, lambda = 10."""
     agents = 4 if small else 20
     rng = np.random.default_rng(0)
     shards = []
@@ -72,7 +72,7 @@ def logistic(small: bool) -> Target:
 
 
 def power(small: bool) -> Target:
-    """Client-only Gibbs paper, section 6, in two dimensions, where coordinates are independent: a sum on a grid."""
+    """Section 6 of the client-only Gibbs paper in two dimensions, with reference moments by quadrature."""
     centers, exponent, dim = np.array([0.0, 0.5, 1.0, 1.5]), 1.5, 2
     post = accord.models.power(np.repeat(centers[:, None], dim, axis=1), exponent)
     x = np.linspace(-10.0, 12.0, 400_001)
@@ -82,8 +82,8 @@ def power(small: bool) -> Target:
     mean = weight @ x
     variance = weight @ (x - mean) ** 2
     slopes = exponent * np.sign(away) * np.abs(away) ** (exponent - 1.0)
-    # the straight line through an agent's gradient, by least squares under the reference: where the Hessian at the
-    # mode says nothing (it is infinite at a centre) this has the reference's own mean and covariance
+    # the least-squares line through an agent's gradient under the reference: the Hessian at the mode is infinite at a
+    # centre, and this surrogate has the reference's mean and covariance
     curvature = slopes @ (weight * (x - mean)) / variance
     hessians = curvature[:, None, None] * np.eye(dim)
     surrogate = accord.models.quadratic(hessians, np.repeat((curvature * mean - slopes @ weight)[:, None], dim, axis=1))

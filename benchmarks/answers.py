@@ -1,4 +1,4 @@
-"""Time to a posterior that can be trusted: accord beside NUTS of BlackJAX and of NumPyro.
+"""Time to a checked posterior: accord beside NUTS of BlackJAX and of NumPyro.
 
 Each program runs in a process of its own and takes turns with the others. It answers twice there: the first answer
 includes imports and compilation.
@@ -21,7 +21,7 @@ MANY = 10_000
 
 
 class Answer(NamedTuple):
-    """Seconds to `EFFECTIVE` effective draws, programs compiled, effective draws made, means and sds (dim,)."""
+    """Seconds to `EFFECTIVE` effective draws, number of compilations, effective draws, means and sds (dim,)."""
 
     seconds: float
     programs: int
@@ -39,12 +39,12 @@ def lines(small: bool) -> Iterator[Line | Skipped]:
 
 
 def many_rows(small: bool) -> Iterator[Line | Skipped]:
-    """Half an hour, nearly all of it for NUTS."""
+    """Lines for many rows, which take half an hour, mostly for NUTS."""
     yield from programs_on("logistic-2000x10" if small else "logistic-200000x100", 1)
 
 
 def programs_on(posterior: str, repeats: int) -> Iterator[Line | Skipped]:
-    """Every program on a posterior, over accord. A program that fails is left out."""
+    """Lines that compare accord with every program on a posterior. A program that fails is skipped."""
     found: dict[str, list[tuple[Answer, Answer]]] = {program: [] for program in PROGRAMS}
     for _ in range(repeats):
         for program in list(found):
@@ -61,15 +61,15 @@ def programs_on(posterior: str, repeats: int) -> Iterator[Line | Skipped]:
         apart = np.abs(np.subtract(first.mean, second.mean) / second.sd).max()
         for place, (state, most) in enumerate((("cold", 1.0), ("warm", 1 / 3))):
             ours, theirs = ([one[place].seconds for one in side] for side in (own, other))
-            note = f"{against(np.median(ours), np.median(theirs))}; {second.effective:,.0f} effective; "
-            note += f"means {apart:.2g} sd apart"
+            note = f"{against(np.median(ours), np.median(theirs))}; {second.effective:,.0f} effective draws; "
+            note += f"means differ by {apart:.2g} sd"
             yield Line(f"{state}, over {program}", posterior, Ratio.of(np.divide(ours, theirs)), note, most=most)
         ratio, note = Ratio.of([first.programs / second.programs]), f"{first.programs} / {second.programs}"
         yield Line(f"programs, over {program}", posterior, ratio, note)
 
 
 def answers(program: str, posterior: str) -> tuple[Answer, Answer]:
-    """The first and the second answer of a program in a process of its own."""
+    """The first and the second answer of a program in a new process."""
     first, second = in_process(__file__, program, posterior, str(time.time()))
     return Answer(*first), Answer(*second)
 
@@ -112,12 +112,12 @@ def _moments(draws: Any) -> tuple[float, Any, Any]:
 
 
 def _steps(post: Any) -> tuple[int, int]:
-    """Steps of adaptation, and draws of a chain."""
+    """Adaptation steps and draws of a chain."""
     return (1000, 1000) if post.sizes.sum() < MANY else (300, 250)
 
 
 def by_blackjax(post: Any) -> Callable[[int], Made]:
-    """One compiled loop over all chains."""
+    """BlackJAX's NUTS with one compiled loop over all chains."""
     import blackjax
     import jax
     import jax.numpy as jnp
@@ -156,7 +156,7 @@ def by_blackjax(post: Any) -> Callable[[int], Made]:
 
 
 def by_numpyro(post: Any) -> Callable[[int], Made]:
-    """Vectorised chains."""
+    """NumPyro's NUTS with vectorised chains."""
     import jax
     import jax.numpy as jnp
     import numpyro.infer
@@ -185,7 +185,7 @@ PROGRAMS = {"accord": by_accord, "BlackJAX's NUTS": by_blackjax, "NumPyro's NUTS
 
 
 def main() -> None:
-    """Report both answers of a program that began at a time."""
+    """Report both answers of a program. The third argument is its start time."""
     program, posterior, began = sys.argv[1], sys.argv[2], float(sys.argv[3])
     warnings.simplefilter("ignore")
     import jax.monitoring
@@ -202,7 +202,7 @@ def main() -> None:
     cold, compiled = time.time() - began, len(programs)
     second = answer(2)
     adapting, drawing, effective, *_ = second
-    # drawing is prolonged in proportion; the second answer's time has no compilation
+    # extend the drawing time in proportion to the missing effective draws, without compilation
     longer = drawing * max(0.0, EFFECTIVE / effective - 1.0)
     for seconds, made in ((cold, first), (adapting + drawing, second)):
         mean, sd = (np.asarray(numbers).tolist() for numbers in made[3:])

@@ -1,6 +1,6 @@
 """Ratios of times measured side by side, as tables in the terminal and in docs/benchmarks.md.
 
-python benchmarks/bench.py                       all sections but many_rows
+python benchmarks/bench.py                       all sections except many_rows
 python benchmarks/bench.py --only rounds         the named sections; many_rows takes half an hour
 python benchmarks/bench.py --small               tiny shapes, some seconds, no page
 python benchmarks/bench.py --gate                exits with 1 if small rounds have become slower
@@ -28,7 +28,7 @@ from rich.table import Table
 from accord.base.terminal import console
 
 PAGE = DOCS / "benchmarks.md"
-# functions of `small` that yield lines, by the names of their places in the page
+# functions of `small` that yield lines, by section of the page
 SECTIONS = {
     "rounds": rounds.over_floors,
     "rivals": rivals.lines,
@@ -39,11 +39,11 @@ SECTIONS = {
     "many_rows": answers.many_rows,
 }
 LONG = "many_rows"
-HEADINGS = ("what", "shape", "ratio", "quartiles", "goal", "", "note")
+HEADINGS = ("measurement", "shape", "ratio", "quartiles", "goal", "result", "note")
 
 
 def run(name: str, lines: Iterable[Line | Skipped], out: Console) -> tuple[list[Line], list[Skipped]]:
-    """Print a section, each line as soon as it is measured."""
+    """Print a section line by line while it is measured, and return its lines."""
     printed = Table(*HEADINGS, title=name, title_justify="left", box=None)
     found, skipped = [], []
     with Live(printed, console=out, auto_refresh=False) as live:
@@ -65,7 +65,7 @@ def cells(line: Line) -> tuple[str, ...]:
 
 
 def text(lines: list[Line], skipped: list[Skipped], seconds: float) -> str:
-    """The section's part of the page."""
+    """The section of the page."""
     bold = {"not met": "**not met**"}
     parts = [table(HEADINGS, [[bold.get(cell, cell) for cell in cells(line)] for line in lines], texts=2)]
     parts += [f"Left out: {left_out.what}: {left_out.reason}.\n" for left_out in skipped]

@@ -1,7 +1,7 @@
-"""Rounds of the other engines beside the local one: DE-SGLD of four agents on a ring.
+"""Round times of the mesh and silo engines relative to the local engine: DE-SGLD of four agents on a ring.
 
-Every engine runs in a process of its own, and the local engine takes turns with it there. "mesh, 4 devices" are four
-virtual devices of this machine's processor. Ray listens beyond loopback unless told not to:
+Every engine runs in its own process, in turns with the local engine. "mesh, 4 devices" are four virtual devices of this
+machine's processor. Ray listens on all network interfaces. To restrict it to loopback:
 
     unshare -n sh -c 'ip link set lo up; exec "$@"' _ python benchmarks/bench.py --only engines
 """
@@ -24,9 +24,9 @@ from accord.engines.local import LocalEngine
 from accord.engines.mesh.engine import MeshEngine
 
 AGENTS, CHAINS = 4, 4
-# rounds timed at once, by dimension
+# rounds of one timing, by dimension
 ROUNDS = {10: 1000, 1_000: 500, 100_000: 20}
-# devices of the process, by engine
+# number of devices in the process, by engine
 DEVICES = {"mesh, 4 devices": 4, "silo": 1}
 
 
@@ -49,7 +49,7 @@ def lines(small: bool) -> Iterator[Line | Skipped]:
 
 
 def measure(builder: Any, dim: int, repeats: int) -> dict[str, list[float]]:
-    """Seconds of a round of an engine, of the local engine, and of a mesh's bare exchange, (repeat,)."""
+    """Seconds of a round of an engine, of the local engine and, for a mesh, of a bare exchange, (repeat,)."""
     post, net = problems.spheres(AGENTS, dim), accord.Network.ring(AGENTS)
     method, options = bind(post, net, accord.samplers.DESGLD(0.05)), {"chains": CHAINS, "seed": 0}
     options |= {"keep": np.arange(1), "fingerprint": {}}
@@ -74,7 +74,7 @@ def measure(builder: Any, dim: int, repeats: int) -> dict[str, list[float]]:
 
 
 def bare(dim: int) -> Callable[[int], Any]:
-    """Rounds in which every device passes its agents' numbers on to the next, and does nothing else."""
+    """A function that runs rounds of communication only: each device sends its agents' arrays to the next device."""
     from jax.sharding import Mesh, NamedSharding
     from jax.sharding import PartitionSpec as P
 

@@ -1,7 +1,7 @@
-"""Each agent's error bars under five methods, beside the truth: the picture of the README, docs/error-bars.svg.
+"""Each agent's error bars under five methods, and the truth: the picture of the README, docs/error-bars.svg.
 
-Data, network, methods and truth (NUTS on the pooled data) are those of `accord demo`. The parameter is the one in which
-DE-SGLD's agents are furthest from the truth.
+Data, network, methods and truth (NUTS on the pooled data) are as in `accord demo`. The picture shows the parameter with
+the largest error of DE-SGLD's agents.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from accord.base.figures import COLORS
 from accord.cli import demo
 
 PAGE = Path(__file__).parents[1] / "docs" / "error-bars.svg"
-# titles of panels by the labels of the demo's methods
+# panel titles, by label of the demo's methods
 HEADINGS = {
     "DE-SGLD": "DE-SGLD",
     "GT-DULA": "GT-DULA",
@@ -27,13 +27,13 @@ HEADINGS = {
     "D-ADMMS calibrated, common noise": "D-ADMMS, calibrated,\ncommon noise",
     "nothing given": "accord.sample(post, net)\nnothing else given",
 }
-# half of a 90% interval, in standard deviations
+# half-width of a 90% interval, in standard deviations
 HALF = 1.645
 RIGHT = "right,\nat every agent"
 
 
 def moments(post: accord.Posterior, network: accord.Network) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Means and standard deviations of every agent, (agent, dim), of each method."""
+    """Means and standard deviations of every agent, (agent, dim), by method."""
     warmup = accord.tuning.warm_up(post, network)
     placed = post.transformed(warmup.coordinates)
     found = {}
@@ -49,7 +49,7 @@ def moments(post: accord.Posterior, network: accord.Network) -> dict[str, tuple[
 
 
 def verdict(off: np.ndarray, ratio: np.ndarray) -> str:
-    """The largest error of all agents by the tolerances of the demo, of means in sds and of ratios of sds."""
+    """Text on the largest error over agents, by the demo's tolerances for means (in sds) and ratios of sds."""
     if np.abs(off).max() > demo.MEAN_TOLERANCE and np.ptp(off) > demo.MEAN_TOLERANCE:
         return f"agents differ: their means\nare up to {np.abs(off).max():.2f} sd off"
     if ratio.max() > 1 + demo.SD_TOLERANCE:
@@ -60,20 +60,20 @@ def verdict(off: np.ndarray, ratio: np.ndarray) -> str:
 
 
 def panel(axis: Axes, label: str, mean: np.ndarray, sd: np.ndarray, truth: tuple[float, float]) -> None:
-    """One method: an interval an agent over the band of the truth."""
+    """Draw one method: an interval for each agent, and the band of the truth."""
     axis.axvspan(truth[0] - HALF * truth[1], truth[0] + HALF * truth[1], color="#d0d7de", lw=0)
     axis.axvline(truth[0], color="#57606a", lw=1)
-    said = verdict((mean - truth[0]) / truth[1], sd / truth[1])
-    color = COLORS["green" if said == RIGHT else "vermillion"]
+    text = verdict((mean - truth[0]) / truth[1], sd / truth[1])
+    color = COLORS["green" if text == RIGHT else "vermillion"]
     axis.errorbar(mean, np.arange(mean.size), xerr=HALF * sd, fmt="o", ms=3.5, lw=1.8, color=color)
     axis.set_title(HEADINGS[label], fontsize=9)
-    axis.set_xlabel(said, fontsize=9, color=color, fontweight="bold")
+    axis.set_xlabel(text, fontsize=9, color=color, fontweight="bold")
     axis.set_ylim(mean.size - 0.4, -0.6)
     axis.tick_params(labelsize=8)
 
 
 def draw(found: dict[str, tuple[np.ndarray, np.ndarray]], truth: tuple[np.ndarray, np.ndarray], names: Any) -> Figure:
-    """All panels, in the parameter in which DE-SGLD's agents are furthest from the truth."""
+    """Draw all panels for the parameter with the largest error of DE-SGLD's agents."""
     mean, sd = truth
     d = int(np.argmax(np.abs(found["DE-SGLD"][0] - mean).max(axis=0) / sd))
     figure = Figure(figsize=(10.0, 3.6), layout="constrained")

@@ -1,4 +1,4 @@
-"""What benchmarks share: sides that take turns, processes of their own, ratios of times and the lines of tables."""
+"""Functions that benchmarks share: interleaved timing, subprocesses, ratios of times and lines of tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARK = "measured "
 
 
 class Ratio(NamedTuple):
-    """A ratio over repeats: its median, and its quartiles."""
+    """Median and quartiles of a ratio over repeats."""
 
     median: float
     low: float
@@ -39,7 +39,7 @@ class Ratio(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One measured ratio, with the bound that its median should keep. `note` has the times of both sides."""
+    """One measured ratio, with a bound for its median. `note` has the times of both sides."""
 
     what: str
     shape: str
@@ -64,24 +64,24 @@ class Line(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A measurement that cannot be made on this machine, and the reason."""
+    """A measurement that is not possible on this machine, and the reason."""
 
     what: str
     reason: str
 
 
 def effort(small: bool, repeats: int = 9, seconds: float = 0.1) -> dict[str, Any]:
-    """Number of turns, and seconds of each."""
+    """Number of repeats, and seconds of each."""
     return {"repeats": 3, "seconds": 0.002} if small else {"repeats": repeats, "seconds": seconds}
 
 
 def side_by_side(sides: Mapping[Any, Callable[[], Any]], repeats: int, rest: float = 0.0) -> dict[Any, np.ndarray]:
-    """Seconds of each side, (repeat,), after a first run that compiles. `rest` are seconds before each turn."""
+    """Seconds of each side, (repeat,), after a first run that compiles. `rest` are seconds before each run."""
     for work in sides.values():
         jax.block_until_ready(work())
     seconds: dict[Any, list[float]] = {side: [] for side in sides}
     for repeat in range(repeats):
-        # the order alternates, because a side leaves caches and clocks to the next one
+        # alternate the order, because a run changes caches and clock rates for the next one
         for side in list(sides)[:: 1 if repeat % 2 else -1]:
             time.sleep(rest)
             start = time.perf_counter()
@@ -91,7 +91,7 @@ def side_by_side(sides: Mapping[Any, Callable[[], Any]], repeats: int, rest: flo
 
 
 def enough(work: Callable[[int], Any], seconds: float) -> int:
-    """The least power of two of rounds that takes `seconds` or more."""
+    """The least number of rounds, a power of two, that takes `seconds` or more."""
     rounds = 1
     while True:
         # a program may be compiled for each number of rounds
@@ -123,8 +123,8 @@ def fastest(sides: Sequence[Callable[[int], Any]], *, repeats: int, seconds: flo
 
 
 def in_process(script: str, *arguments: str, **environment: str) -> list[Any]:
-    """What a script reports in a process of its own. Raises `ChildProcessError` with the error of the process."""
-    # files, because a process that Ray leaves running for a moment would hold a pipe open
+    """The values that a script reports in a new process. Raises `ChildProcessError` with the error of the process."""
+    # files, because processes of Ray that end later would keep pipes open
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         command, variables = [sys.executable, script, *arguments], {**os.environ, **environment}
         ended = subprocess.run(command, env=variables, stdout=output, stderr=errors, check=False)
@@ -132,7 +132,7 @@ def in_process(script: str, *arguments: str, **environment: str) -> list[Any]:
         errors.seek(0)
         if ended.returncode:
             lines = errors.read().strip().splitlines() or ["no message"]
-            # the last line may be advice that follows the error
+            # the last line may be advice after the error
             raise ChildProcessError(next((line for line in reversed(lines) if "Error" in line), lines[-1])[:120])
         return [json.loads(line.removeprefix(_MARK)) for line in output if line.startswith(_MARK)]
 

@@ -1,10 +1,10 @@
-"""Posteriors of known means and sds on which the default method could be silently wrong.
+"""Hard posteriors with known means and sds, to find silent errors of the default method.
 
-Each case of `misses_cases.py` is split over 3 agents and drawn from by `Importance()`. Its true means and standard
+Each case of `misses_cases.py` is split over 3 agents and sampled by `Importance()`. Its true means and standard
 deviations, on the scale of `run.draws`, come from a closed form or from quadrature. A certified run is `ok` if all
-means are within .2 sd and all ratios of sds within .8 to 1.25. Another certified run is `warned` if a warning came, and
-`SILENT` if none did. A run that is not certified is `refused`. Easy regressions have no known truth: they count costs
-and false refusals.
+means are within .2 sd and all ratios of sds within .8 to 1.25. Other certified runs are `warned` if they had a warning,
+and `SILENT` otherwise. Runs without a certificate are `refused`. Easy regressions have no known truth. They measure
+costs and false refusals.
 
     python benchmarks/misses.py --only sine --seeds 4
 """

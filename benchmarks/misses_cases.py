@@ -11,7 +11,7 @@ import problems
 
 import accord
 
-# Shares of a scalar log likelihood that the three agents hold.
+# Each agent's share of a scalar log likelihood.
 SHARES = (0.5, 0.3, 0.2)
 
 
@@ -30,12 +30,12 @@ def flat(params):
 
 
 def shared(**numbers):
-    """One shard an agent, of the same numbers and of its share of the log likelihood."""
+    """One shard for each agent, with equal numbers and its share of the log likelihood."""
     return [{**{k: np.asarray(v, float) for k, v in numbers.items()}, "share": np.asarray(s)} for s in SHARES]
 
 
 def split(t, y, **numbers):
-    """One shard an agent, of a third of the rows and of the same other numbers."""
+    """One shard for each agent, with a third of the rows and equal other numbers."""
     order = np.random.default_rng(0).permutation(len(t))
     same = {k: np.asarray(v, float) for k, v in numbers.items()}
     return [{"t": t[rows], "y": y[rows], **same} for rows in np.array_split(order, 3)]
@@ -51,7 +51,7 @@ def _mixture(x, s):
 
 
 def mixture(family, name, weight, mean, cov):
-    """A mixture of Gaussians, begun at the mean of the first."""
+    """A mixture of Gaussians with the first component's mean as `init`."""
     weight, mean, cov = (np.asarray(a, float) for a in (weight, mean, cov))
     log_mass = np.log(weight) - np.linalg.slogdet(cov)[1] / 2.0
     shards = shared(mean=mean, precision=np.linalg.inv(cov), log_mass=log_mass)
@@ -65,7 +65,7 @@ def equal(dim, rho, sd=1.0):
 
 
 def two(dim, distance, weight, scale=1.0, along="axis", third=None):
-    """Two Gaussians, some sds of the first apart; `third` is the weight of one more, as far away elsewhere."""
+    """Two Gaussians at `distance` sds of the first. `third` is the weight of a third one at the same distance."""
     rng = np.random.default_rng(dim)
     random = rng.standard_normal(dim)
     direction = {"axis": np.eye(dim)[0], "diagonal": np.ones(dim) / sqrt(dim), "random": random}[along]
@@ -82,7 +82,7 @@ def two(dim, distance, weight, scale=1.0, along="axis", third=None):
 
 
 def shelf(dim, rho, wide, weight, narrow=1.0, count=1):
-    """A correlated peak, and a shelf along some parameters alone: the others stay, and do not follow a regression."""
+    """A correlated peak and a component that is wide along the last `count` parameters, without correlation."""
     sd = np.full(dim, narrow)
     sd[-count:] = wide
     name = f"shelf d={dim} rho={rho} wide={wide} weight={weight} narrow={narrow} along {count}"
@@ -100,9 +100,9 @@ def slabs(dim, rho, wide, weight):
     return mixture("plateau", name, weights, np.zeros((2**dim, dim)), covs)
 
 
-# --- curves with one parameter that is not linear ---
+# --- curves with one nonlinear parameter ---
 
-# Columns of each curve at t, given the parameter that is not linear.
+# Columns of each curve at t, given the nonlinear parameter.
 CURVES = {
     "decay": lambda t, k: [jnp.exp(-jnp.exp(k) * t), jnp.ones_like(t)],
     "change": lambda t, k: [jnp.ones_like(t), jax.nn.sigmoid((t - k) / 0.1)],
@@ -120,12 +120,12 @@ def _of_curve(name):
 
 
 def _prior(x, s):
-    """A third of the log density of a normal prior of known means and sds."""
+    """A third of the log density of a normal prior."""
     return -jnp.sum(jnp.square((x - s["centre"]) / s["width"])) / 6.0
 
 
 def curve(name, t, truth, noise, width, own=1.0, seed=0):
-    """A curve of t, with normal priors around 0: of sd `own` for linear parameters, of sd `width` for the last."""
+    """A curve of t with normal priors around 0, with sd `own` for linear parameters and `width` for the last."""
     t, truth = np.asarray(t, float), np.asarray(truth, float)
 
     def columns(k):
@@ -136,7 +136,7 @@ def curve(name, t, truth, noise, width, own=1.0, seed=0):
     grid = np.linspace(-8.0, 8.0, 20_001) * width[-1]
     with jax.enable_x64(True):
         designs = np.moveaxis(np.asarray(jax.vmap(lambda k: jnp.stack(CURVES[name](t, k)))(grid)), 1, 2)
-    # linear parameters are integrated out
+    # integrate linear parameters out
     precision = np.einsum("gti,gtj->gij", designs, designs) / noise**2 + np.eye(truth.size - 1) / own**2
     slope = np.einsum("gti,t->gi", designs, y) / noise**2
     covs = np.linalg.inv(precision)
@@ -162,7 +162,7 @@ def _sine(x, s):
 
 
 def sine(rows, noise, width, log=True, seed=0, place=-0.4):
-    """A sine of unknown amplitude (or its log), phase, and logit of twice the frequency, all with normal priors."""
+    """A sine with normal priors on its amplitude (or log amplitude), phase, and logit of twice the frequency."""
     t, truth = np.arange(rows, dtype=float), np.array([0.0 if log else 1.0, 0.5, place])
     size = np.exp(truth[0]) if log else truth[0]
     y = size * np.sin(np.pi / (1.0 + np.exp(-place)) * t + truth[1])
@@ -195,7 +195,7 @@ def sine(rows, noise, width, log=True, seed=0, place=-0.4):
 
 
 def _positive(x, s):
-    """Log-normal, gamma or inverse gamma density of x["scale"]; x["rest"] is normal around a multiple of its log."""
+    """Log-normal, gamma, inverse gamma or half Cauchy x["scale"], and x["rest"] normal around a multiple of its log."""
     log = jnp.log(x["scale"])
     density = -jnp.square(log / s["sd"]) / 2.0 - log
     density = jnp.where(s["kind"] == 1.0, (s["shape"] - 1.0) * log - x["scale"], density)
@@ -205,13 +205,13 @@ def _positive(x, s):
 
 
 def positive(kind, number, mean, sd, dim=1, slope=0.0, spread=1.0, family="wide"):
-    """One positive parameter of known mean and sd, beside others that follow its log, whose sd is `spread`."""
+    """One positive parameter with known mean and sd, and others that depend on its log, which has sd `spread`."""
     code = ("log-normal", "gamma", "inverse gamma", "half Cauchy").index(kind)
     shards = shared(kind=float(code), sd=number, shape=number, slope=slope)
     init = {"scale": 1.0, "rest": np.zeros(dim - 1)}
     post = accord.Posterior(_positive, flat, shards, init, constraints={"scale": "positive"})
     rest = sqrt(1.0 + (slope * spread) ** 2)
-    # leaves of a dict come in the order of their names
+    # leaves of a dict are sorted by name
     means, sds = np.zeros(dim), np.full(dim, rest)
     where = post.names.index("scale")
     means[where], sds[where] = mean, sd
@@ -233,7 +233,7 @@ def _normal_rows(x, s):
 
 
 def few_rows(rows):
-    """Mean and sd of a normal from a few rows, under the prior 1 / sd."""
+    """Mean and sd of a normal from few rows, under the prior 1 / sd."""
     y = np.random.default_rng(rows).standard_normal(rows)
     post = accord.Posterior(
         _normal_rows, flat, split(np.zeros(rows), y), {"mean": 0.0, "sd": 1.0}, constraints={"sd": "positive"}
@@ -253,7 +253,7 @@ def easy(dim):
 
 
 def cases():
-    """Functions that make the cases, without arguments, and their families."""
+    """Functions without arguments, one for each case."""
     made = [(sine, (24, *numbers)) for numbers in [(1.2, 1.0), (1.2, 2.0), (1.4, 2.0), (1.2, 3.0), (1.4, 3.0)]]
     made += [(sine, numbers) for numbers in [(12, 1.2, 2.0), (12, 1.4, 3.0), (39, 1.4, 2.0), (39, 1.8, 2.0)]]
     made += [(sine, numbers) for numbers in [(24, 1.0, 2.0), (24, 1.1, 3.0), (12, 0.9, 2.0), (39, 1.2, 2.0)]]

@@ -1,4 +1,4 @@
-"""Tables that benchmarks write into pages of docs/, between comments that name them; the text around them stays."""
+"""Tables that benchmarks write into pages of docs/, between comments with their names. Other text stays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("accord", "jax", "jaxlib", "numpy", "scipy", "blackjax", "numpyro", 
 
 
 def fill(page: Path, name: str, text: str) -> None:
-    """Replace what stands between `<!-- name -->` and `<!-- end of name -->` in a page."""
+    """Replace the text between `<!-- name -->` and `<!-- end of name -->` in a page."""
     before, found, rest = page.read_text("utf-8").partition(f"<!-- {name} -->\n")
     _, ended, after = rest.partition(f"<!-- end of {name} -->")
     if not found or not ended:
@@ -22,13 +22,13 @@ def fill(page: Path, name: str, text: str) -> None:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
-    """A table whose first columns are texts and whose others are numbers."""
+    """A Markdown table with left-aligned `texts` first columns and right-aligned numbers."""
     rule = ["---" if column < texts else "---:" for column in range(len(head))]
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *rows))
 
 
 def measured_on() -> str:
-    """Processor, cores, and versions of packages."""
+    """Text with processor, cores, and versions of packages."""
     information = Path("/proc/cpuinfo")
     named = platform.processor() or platform.machine()
     if information.exists():

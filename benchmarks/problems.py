@@ -1,4 +1,4 @@
-"""Posteriors that several benchmarks measure on."""
+"""Posteriors that several benchmarks share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import accord
 
 
 def table(count: int, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Standard normal covariates, and responses of 0 and 1 by a logistic regression on them."""
+    """Standard normal covariates, and responses 0 or 1 from a logistic regression."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((count, dim))
     y = rng.random(count) < 1.0 / (1.0 + np.exp(-X @ rng.standard_normal(dim) / dim**0.5))
@@ -21,12 +21,12 @@ def split(X: np.ndarray, y: np.ndarray, agents: int) -> list[tuple[np.ndarray, n
 
 
 def logistic(agents: int, dim: int, rows: int, prior_variance: float = 1.0) -> accord.Posterior:
-    """Logistic regression on `rows` rows an agent."""
+    """Logistic regression with `rows` rows for each agent."""
     return accord.models.logistic_regression(split(*table(agents * rows, dim), agents), prior_variance)
 
 
 def linear(agents: int, dim: int, rows: int) -> accord.Posterior:
-    """Linear regression, whose potential is quadratic, on `rows` rows an agent."""
+    """Linear regression, a quadratic potential, with `rows` rows for each agent."""
     X, noise = table(agents * rows, dim)
     return accord.models.linear_regression(split(X, X.sum(axis=1) + noise, agents), noise_scale=1.0)
 
@@ -48,13 +48,13 @@ def _flat(x):
 
 
 def spheres(agents: int, dim: int) -> accord.Posterior:
-    """|x - c_i|^2 / 2 as a custom model: the cheapest gradient."""
+    """The potentials |x - c_i|^2 / 2 as a custom model, with the cheapest gradient."""
     rows = np.random.default_rng(0).standard_normal((agents, 1, dim))
     return accord.Posterior(_log_likelihood, _flat, list(rows), np.zeros(dim))
 
 
 def breast_cancer(agents: int) -> accord.Posterior:
-    """Logistic regression, prior variance 10, on scikit-learn's data, sorted by the first of its 30 covariates."""
+    """Logistic regression, prior variance 10, on scikit-learn's breast cancer data, sorted by the first covariate."""
     from sklearn.datasets import load_breast_cancer
 
     X, y = load_breast_cancer(return_X_y=True)

@@ -1,4 +1,4 @@
-"""Rows of gradients a second beside BlackJAX's SGLD and SGHMC on the same work."""
+"""Gradient rows per second relative to BlackJAX's SGLD and SGHMC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import accord
 
 
 def lines(small: bool) -> Iterator[Line | Skipped]:
-    """Ten agents beside one chain of BlackJAX whose minibatches have ten times as many rows."""
+    """Lines that compare ten agents with one chain of BlackJAX with minibatches of ten times as many rows."""
     try:
         import blackjax
     except ImportError as error:
@@ -46,9 +46,9 @@ def lines(small: bool) -> Iterator[Line | Skipped]:
     alone, moving = jnp.zeros(dim), jnp.zeros((2, dim))
     cases = [
         ("SGLD", desgld, blackjax.sgld(gradient).step, alone, 1),
-        # not by the sampler with one gradient a step, on which no position depends, so that XLA leaves it out
+        # the sampler with one gradient a step would not use it for positions, so XLA would remove it
         ("SGHMC", desghmc, once, moving, 1),
-        ("SGHMC, 10 gradients of a minibatch", desghmc, blackjax.sghmc(gradient).step, alone, 10),
+        ("SGHMC, 10 gradients per minibatch", desghmc, blackjax.sghmc(gradient).step, alone, 10),
     ]
     for batch in (10, 100, None):
         for name, method, step, start, gradients in cases:
@@ -60,7 +60,7 @@ def lines(small: bool) -> Iterator[Line | Skipped]:
 
 
 def chain(move: Any, rows: Any, batch: int | None, start: Any, gradients: int) -> Callable[[int], Any]:
-    """One chain of BlackJAX: a function of a number of gradients, a multiple of those of a step."""
+    """One chain of BlackJAX: a function of a number of gradients, a multiple of the gradients of a step."""
     count = rows[1].size
 
     def step(rows: Any, x: Any, key: Any) -> tuple[Any, None]:
@@ -75,5 +75,5 @@ def chain(move: Any, rows: Any, batch: int | None, start: Any, gradients: int) -
     def walk(rows: Any, x: Any, key: Any, steps: int) -> Any:
         return jax.lax.scan(partial(step, rows), x, jax.random.split(key, steps))[0]
 
-    # numbers of rounds are powers of two, of steps too
+    # one program for each number of steps
     return lambda rounds: walk(rows, start, jax.random.key(0), steps=max(1, rounds // gradients))

@@ -1,7 +1,7 @@
-"""The time of a round: over its floor, and as sizes grow.
+"""The time of a round relative to its floor, and its growth with sizes.
 
-A floor takes the same gradients (or proximal steps) and the same normal numbers as the round, in one compiled loop, and
-does nothing else but a step with them. Both sides run in one process and take turns.
+The floor is a compiled loop with the same gradients (or proximal steps) and the same normal numbers as the round, and
+only a step with them. Both sides run in one process, in turns.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from accord.engines.loop import once_known
 from accord.engines.round import everywhere
 from accord.samplers.proximal import proximal_point
 
-# ratio of a round to its floor
+# goal for the ratio of a round to its floor
 MOST = 1.15
-# slope of a time
+# goal for the slope of a time
 LINEAR = 1.05
-# a step at which no shape diverges
+# a step at which all shapes are stable
 STEP = 1e-6
-# Slopes begin where a round takes this many times that of the smallest size, which is mostly fixed cost.
+# Slopes use sizes whose round takes this multiple of the smallest size's, which is mostly fixed cost.
 BEYOND = 4.0
 
 
@@ -56,7 +56,7 @@ class Shape(NamedTuple):
     network: Callable[[], accord.Network]
     sampler: Any
     chains: int
-    # arrays of the method's state beside positions, which a second floor reads and writes
+    # arrays in the method's state besides positions, for a second floor
     beside: int = 0
 
     def advancing(self) -> tuple[LocalEngine, Callable[[int], Any]]:
@@ -97,12 +97,12 @@ def over_floors(small: bool) -> Iterator[Line]:
 
 
 def over_floor(shape: Shape, repeats: int, seconds: float) -> Iterator[Line]:
-    """A round over its floor, and over its second floor if the shape has one."""
+    """The ratio of a round to its floor and, if the shape has one, to its second floor."""
     name = type(shape.sampler).__name__
     engine, own = shape.advancing()
     floors = [(name, 0, MOST)]
     if shape.beside:
-        floors.append((f"{name}, its arrays too", shape.beside, None))
+        floors.append((f"{name}, floor with arrays", shape.beside, None))
     for what, beside, most in floors:
         least = floor(engine, repeats=7, seconds=seconds / 4, beside=beside)
         found, ours, bare = compared(own, least, repeats=repeats, seconds=seconds)
@@ -110,10 +110,10 @@ def over_floor(shape: Shape, repeats: int, seconds: float) -> Iterator[Line]:
 
 
 def floor(engine: LocalEngine, *, repeats: int, seconds: float, beside: int = 0) -> Callable[[int], Any]:
-    """x <- x - step grad f_i(x) + noise, or the proximal point of x + noise: a function of a number of rounds.
+    """The floor as a function of the number of rounds: x <- x - step grad f_i(x) + noise, or a proximal point.
 
-    Noise is drawn a round ahead, once the state before it is known or at any time, or in the round, whichever is
-    fastest. `beside` more arrays are read and written in every round.
+    The fastest of three variants: noise drawn one round ahead, after the previous state or without an order, or in the
+    round. Each round reads and writes `beside` more arrays.
     """
     problem, chains = engine.problem, engine.chains
     step = _proximal if isinstance(problem.sampler, accord.samplers.DADMMS) else _gradient
@@ -137,7 +137,7 @@ def floor(engine: LocalEngine, *, repeats: int, seconds: float, beside: int = 0)
         return jax.lax.fori_loop(0, rounds, lambda k, state: moved(problem, k, state, draw(k)), state)
 
     def run(way: Callable[..., Any]) -> Callable[[int], Any]:
-        # compiled with the options of the engine's rounds
+        # the compiler options of the engine's rounds
         return partial(Program(way, static=()).of(chains), problem, state)
 
     x = jnp.zeros((problem.index.size, problem.dim, chains), problem.degree.dtype)
@@ -156,15 +156,15 @@ def _proximal(agent, x, noise):
 
 # --- the gate of continuous integration ---
 
-# shapes that take moments, each with its usual ratio to the floor
+# fast shapes, each with its usual ratio to the floor
 WATCHED = (
     (Shape("ring", partial(problems.linear, 100, 2, 50), _ring(100), DESGLD, 20), 1.3),
     (Shape("random graph", partial(problems.linear, 100, 2, 50), _random(100, 0.1), DESGLD, 20), 1.6),
     (Shape("rows", partial(problems.logistic, 10, 20, 100), _ring(10), DESGLD, 1), 1.1),
 )
-# ratio to the usual one at which a round has become slower
+# largest multiple of the usual ratio
 MARGIN = 1.5
-# measurements, of which one must be good, because other work on the machine spoils many
+# measurements, one of which must pass, because other work on the machine disturbs them
 _TRIES = 5
 
 
@@ -186,7 +186,7 @@ def not_worse(shape: Shape, usual: float) -> Line:
 
 
 def growth(small: bool) -> Iterator[Line]:
-    """Slopes of the time of a round on doubly logarithmic scales."""
+    """Slopes of the time of a round on log-log scales."""
     turns = effort(small, 5, 0.05)
 
     def line(name: str, at: Callable[[int], tuple[accord.Posterior, accord.Network, int]], sizes: list[int]) -> Line:
@@ -212,7 +212,7 @@ def growth(small: bool) -> Iterator[Line]:
 
 @cache
 def regular(agents: int) -> accord.Network:
-    """Four random cycles through all agents."""
+    """A network of four random cycles through all agents."""
     rng = np.random.default_rng(0)
     cycles = [rng.permutation(agents) for _ in range(4)]
     edges = np.concatenate([np.stack([cycle, np.roll(cycle, 1)], axis=1) for cycle in cycles])
@@ -220,7 +220,7 @@ def regular(agents: int) -> accord.Network:
 
 
 def slope(name: str, works: dict[int, Callable[[int], Any]], repeats: int, seconds: float) -> Line:
-    """The slope of the time of a round over a size, of functions of a number of rounds by size."""
+    """The log-log slope of the time of a round, for functions of the number of rounds by size."""
     rounds = {size: enough(work, seconds) for size, work in works.items()}
     found = side_by_side({size: partial(works[size], rounds[size]) for size in works}, repeats)
     sizes = np.array(list(works))

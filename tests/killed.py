@@ -1,4 +1,4 @@
-"""A run that kills its own process in the middle of a sum; run by test_importance: `killed.py FOLDER SUM BLOCK OUT`."""
+"""A run that kills its own process during a sum, for test_importance: `killed.py FOLDER SUM BLOCK OUT`."""
 
 import os
 import signal
@@ -18,17 +18,17 @@ DRAWS = 50
 
 
 def draw(**options):
-    """A run whose importance sampling is refused, so that chains go on."""
+    """A run that falls back from importance sampling to chains."""
     return accord.sample(many_parameters(40, 25), accord.Network.ring(4), draws=DRAWS, progress=False, **options)
 
 
 def main():
     folder, limit, block, out = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     recorded_totals._SECONDS = 0.0
-    asked, call, program = [], TotalsHere.__call__, totals._total
+    requests, call, program = [], TotalsHere.__call__, totals._total
 
     def counted(self, *arguments, **options):
-        asked.append(0)
+        requests.append(0)
         return call(self, *arguments, **options)
 
     class Dying:
@@ -36,14 +36,14 @@ def main():
             return partial(self, program.of(abreast))
 
         def __call__(self, compiled, *arguments):
-            asked[-1] += 1
-            if len(asked) == limit and asked[-1] == block:
+            requests[-1] += 1
+            if len(requests) == limit and requests[-1] == block:
                 os.kill(os.getpid(), signal.SIGKILL)
             return compiled(*arguments)
 
     TotalsHere.__call__, totals._total = counted, Dying()
     run = draw(checkpoint=folder)
-    np.savez(out, draws=run.draws, asked=len(asked), sums=run.traffic.sums)
+    np.savez(out, draws=run.draws, requests=len(requests), sums=run.traffic.sums)
 
 
 if __name__ == "__main__":

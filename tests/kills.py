@@ -1,8 +1,8 @@
-"""A hundred kills: runs that are killed at random moments and taken up again draw what they would have drawn.
+"""A hundred kills: runs that are killed at random times and resumed have the draws of an uninterrupted run.
 
-Prints a table: for each engine and method how many kills there were, how many of them came after the run had gone on
-from where the kill before had left it, how many runs that were, and how far their draws are from those of a run that
-nobody disturbed. `--kills 0.1` is a tenth of it.
+Prints a table with one row per engine and method: the number of kills, the number of kills after progress since the
+previous one, the number of runs, and the largest difference between their draws and an uninterrupted run. With
+`--kills 0.1` there are a tenth of the kills.
 """
 
 import argparse
@@ -24,20 +24,20 @@ from tables import walk
 
 
 class Case(NamedTuple):
-    """Runs of a method, and what is killed of them.
+    """Killed runs of a method.
 
     Parameters
     ----------
     engine, method
         As in `mesh_worker`.
     draws
-        Of a run, which with them takes some seconds.
+        Draws of a run, for a few seconds.
     kills
-        How many.
+        Number of kills.
     processes
-        Of a run.
+        Processes of a run.
     agents
-        Whether an agent's process is killed, which comes back by itself, and not one of the run's own.
+        Whether to kill an agent's process, which restarts by itself, instead of a process of the run.
     """
 
     engine: str
@@ -49,12 +49,12 @@ class Case(NamedTuple):
 
     @property
     def name(self):
-        """What the table calls it."""
+        """The name in the table."""
         return f"{self.engine}, {self.processes} processes" if self.processes > 1 else self.engine
 
     @property
     def victim(self):
-        """What is killed."""
+        """The kind of the killed process."""
         return "an agent" if self.agents else "a process" if self.processes > 1 else "the run"
 
 
@@ -71,11 +71,11 @@ CASES = [
 EVERY = 20
 
 
-# --- a run, in a process of its own ---
+# --- a run in its own process ---
 
 
 def draw(case, folder):
-    """The run of a case, from its newest checkpoint if there is one."""
+    """The run of a case, resumed if there is a checkpoint."""
     import accord
     from accord.engines import recorded_totals
 
@@ -83,7 +83,7 @@ def draw(case, folder):
     if case.method == "sums":
         import killed
 
-        # each sum is written at once
+        # write each sum at once
         recorded_totals._SECONDS = 0.0
         return accord.sample(killed.many_parameters(40, 25), accord.Network.ring(4), draws=case.draws, **options)
     import mesh_worker
@@ -93,7 +93,7 @@ def draw(case, folder):
 
 
 def run(place, folder, out, port, process):
-    """What a process of a run does."""
+    """Run a process of a case."""
     from accord.engines.processes import join
 
     case = CASES[place]
@@ -106,11 +106,11 @@ def run(place, folder, out, port, process):
         np.savez(out, draws=found.draws, average=found.average)
 
 
-# --- what kills it ---
+# --- kills ---
 
 
 class Running:
-    """The processes of a run, until they end."""
+    """The processes of a run."""
 
     def __init__(self, place, folder, log):
         self.case, self.out = CASES[place], folder / "out.npz"
@@ -125,7 +125,7 @@ class Running:
         ]  # fmt: skip
 
     def wait(self, seconds):
-        """Whether all have ended within so many seconds."""
+        """Wait at most `seconds`. Returns whether all processes ended."""
         ends = time.monotonic() + seconds
         while any(one.poll() is None for one in self.processes):
             if time.monotonic() > ends:
@@ -134,7 +134,7 @@ class Running:
         return True
 
     def kill(self, chance):
-        """Kill one of them, or of its agents, at once, and the others of the run within a second."""
+        """Kill a random process or agent, and then the other processes of the run within a second. Returns success."""
         if self.case.agents:
             import silo_chaos
 
@@ -148,53 +148,53 @@ class Running:
         for one in self.processes:
             one.kill()
             one.wait()
-        # one may have ended by itself a moment before
+        # a process may have ended by itself before
         return any(one.returncode == -signal.SIGKILL for one in self.processes)
 
     def has_ended_well(self):
-        """Whether its draws are there."""
+        """Whether the run ended with draws."""
         return all(one.returncode == 0 for one in self.processes) and self.out.is_file()
 
 
 def newest(folder):
-    """The newest round or sum that is kept."""
+    """The newest stored round or sum, -1 without any."""
     rounds = [path.stem.rpartition("-")[2] for path in folder.glob("**/*.npz")]
     return max((int(one) for one in rounds if one.isdigit()), default=-1)
 
 
 def disturbed(place, folder, log, chance, seconds, kills):
-    """A run that is killed at random moments, at most so often; how often it was, and how often it had gone on."""
-    count, went_on, running, before = 0, 0, Running(place, folder, log), -1
+    """Kill a run at random times and resume it. Returns the numbers of kills and of kills after progress."""
+    count, ahead, running, before = 0, 0, Running(place, folder, log), -1
     while not running.wait(chance.uniform(0.0, seconds) if count < kills else 600.0):
         if count == kills:
             raise SystemExit(f"{CASES[place]} does not end, see {log.name}")
         if not running.kill(chance):
             continue
         count += 1
-        went_on, before = went_on + (newest(folder) > before), newest(folder)
+        ahead, before = ahead + (newest(folder) > before), newest(folder)
         if not running.case.agents:
             running = Running(place, folder, log)
     if not running.has_ended_well():
         raise SystemExit(f"{CASES[place]} has failed, see {log.name}")
-    return count, went_on
+    return count, ahead
 
 
 def difference(found, expected):
-    """The largest difference of two arrays, infinite where there are more of one."""
+    """The largest difference of two arrays, infinite for different shapes."""
     return float(np.abs(found - expected).max()) if found.shape == expected.shape else np.inf
 
 
 def largest(*numbers):
-    """The largest, or NaN where one is."""
+    """The largest number, NaN if there is a NaN."""
     return float(np.max(numbers))
 
 
 def row(place, folder, chance, part):
     """A row of the table."""
-    case, kills, went_on, runs, apart = CASES[place], 0, 0, 0, 0.0
+    case, kills, ahead, runs, apart = CASES[place], 0, 0, 0, 0.0
     due = max(1, round(case.kills * part))
     with open(folder / "log", "a") as log:
-        # the second time its programs are compiled, as they are for those that are killed
+        # the second run finds compiled programs, as killed runs do
         for calm in (folder / "compiling", folder / "calm"):
             began = time.monotonic()
             calm.mkdir()
@@ -205,20 +205,20 @@ def row(place, folder, chance, part):
         while kills < due:
             own = folder / str(runs)
             own.mkdir()
-            # an agent that comes back costs the run less than one that begins anew
+            # a restarting agent costs less time than a restarting run
             longest = seconds / 2 if case.agents else seconds
             count, further = disturbed(place, own, log, chance, longest, due - kills)
             with np.load(own / "out.npz") as kept:
                 apart = largest(apart, *(difference(kept[name], expected[name]) for name in expected))
-            kills, went_on, runs = kills + count, went_on + further, runs + 1
-    return kills, (case.name, case.method, case.victim, kills, went_on, runs, f"{apart:.1e}", f"{seconds:.0f}"), apart
+            kills, ahead, runs = kills + count, ahead + further, runs + 1
+    return kills, (case.name, case.method, case.victim, kills, ahead, runs, f"{apart:.1e}", f"{seconds:.0f}"), apart
 
 
-HEADER = ("engine", "method", "killed", "kills", "went on", "runs", "apart", "seconds undisturbed")
+HEADER = ("engine", "method", "killed", "kills", "progress", "runs", "apart", "uninterrupted (s)")
 
 
 def begin_ray():
-    """A cluster that outlives the drivers, whose agents are below this process."""
+    """Start a Ray cluster that outlives the drivers, with agents as descendants of this process."""
     import ray
 
     ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", log_to_driver=False, logging_level="ERROR")
@@ -227,10 +227,10 @@ def begin_ray():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=float, default=1.0, help="the part of the hundred that is wanted")
-    parser.add_argument("--only", default="", help="the engine, if one only")
+    parser.add_argument("--kills", type=float, default=1.0, help="fraction of the hundred kills")
+    parser.add_argument("--only", default="", help="only this engine")
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--folder", type=Path, help="where everything is kept; a temporary folder by default")
+    parser.add_argument("--folder", type=Path, help="folder of all files, by default a temporary one")
     for hidden in ("--run", "--port", "--process"):
         parser.add_argument(hidden, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
@@ -239,7 +239,7 @@ def main():
         run(arguments.run, arguments.folder / "kept", arguments.folder / "out.npz", arguments.port, arguments.process)
         return
     if not arguments.inside:
-        # agents import what the runs give them
+        # agents import modules of the tests
         path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
         own = {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
         own["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
@@ -261,7 +261,7 @@ def main():
             kills, found, apart = row(place, folder / str(place), chance, arguments.kills)
             total, worst = total + kills, largest(worst, apart)
             print(line.format(*found), flush=True)
-    print(f"{total} kills; draws are at most {worst:.1e} from those of runs that nobody disturbed")
+    print(f"{total} kills, draws are at most {worst:.1e} from uninterrupted runs")
     if worst != 0.0:
         raise SystemExit(1)
 

@@ -1,8 +1,8 @@
-"""Two network namespaces and a link between them that is slow and loses packets.
+"""Two network namespaces connected by a slow link that loses packets.
 
-Each end is a TUN device, so what crosses are whole IP packets: one that is lost is lost to TCP, which sends it again.
-Run as a program, `lossy_link.py FD FD LOSS DELAY SEED` is the link itself: it reads packets at one device, holds them
-for DELAY seconds, and writes them to the other, except the part LOSS of them.
+Each end is a TUN device with whole IP packets, so that TCP retransmits lost packets. As a program,
+`lossy_link.py FD FD LOSS DELAY SEED` is the link. It reads packets from each device and writes them to the other after
+DELAY seconds, except a fraction LOSS of them.
 """
 
 import collections
@@ -19,15 +19,16 @@ import sys
 import time
 
 NEAR, FAR = "10.77.0.1", "10.77.0.2"
-# A network, processes and mounts of its own: whatever is begun there ends with it.
+# Command prefix for new network, process and mount namespaces, whose processes end with the command.
 PRIVATE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-# From <linux/if_tun.h>: packets as they are, without a header before them.
+# Constants of <linux/if_tun.h>, for packets without an additional header.
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
+# Largest number of bytes of a packet.
 _LONGEST_PACKET = 65536
 
 
 def is_allowed():
-    """Whether this process may make network namespaces and TUN devices."""
+    """Whether this process may create network namespaces and TUN devices."""
     if not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
         return False
     trial = [*PRIVATE, "ip", "tuntap", "add", "dev", "trial", "mode", "tun"]
@@ -35,25 +36,25 @@ def is_allowed():
 
 
 class Link:
-    """A link from the namespace of this process, which must be its own (`PRIVATE`), to a new one.
+    """A link from this process' namespace, started with `PRIVATE`, to a new one.
 
     Parameters
     ----------
     loss
-        The part of the packets that is lost, in each direction.
+        Fraction of lost packets, in each direction.
     delay
-        Seconds that a packet takes, in each direction.
+        Seconds of delay of a packet, in each direction.
     seed
-        Of the generator that chooses which are lost.
+        Seed for the choice of lost packets.
 
     Attributes
     ----------
     there
-        What a command begins with that runs at the far end.
+        Command prefix for the far end.
     """
 
     def __init__(self, loss=0.05, delay=0.1, seed=0):
-        # both end with this process, which holds the other ends of their pipes
+        # both end with this process, through their pipes
         self._far = subprocess.Popen(
             ["unshare", "--net", "--mount", "sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -68,24 +69,24 @@ class Link:
             os.close(end)
 
     def cut(self):
-        """Lose everything from now on, what is on its way too."""
-        self._tell("cut")
+        """Lose all packets, including those in transit."""
+        self._request("cut")
 
     def mend(self):
-        """Be as before the cut."""
-        self._tell("mend")
+        """End the cut."""
+        self._request("mend")
 
     def counts(self):
-        """Packets that were sent, and that were lost, so far."""
-        return self._tell("count")
+        """The numbers of sent and of lost packets."""
+        return self._request("count")
 
-    def _tell(self, word):
+    def _request(self, word):
         self._relay.stdin.write(word.encode() + b"\n")
         self._relay.stdin.flush()
         return json.loads(self._relay.stdout.readline())
 
     def close(self):
-        """End the link and the namespace; its processes stay, with nothing but loopback."""
+        """End the link and the namespace, whose processes stay with loopback only."""
         for process in (self._relay, self._far):
             process.stdin.close()
             process.wait()
@@ -93,7 +94,7 @@ class Link:
 
 
 def _device(name, address, there, owner=None):
-    """A TUN device, in the namespace of a process if one is given; its file descriptor."""
+    """Create a TUN device, in the namespace of a process if given, and return its file descriptor."""
     file = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(file, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))
     if owner is not None:
@@ -104,17 +105,17 @@ def _device(name, address, there, owner=None):
 
 
 class Relay:
-    """What carries packets between two devices; parameters as in `Link`, and the devices' file descriptors."""
+    """Carries packets between two devices, `ends` are their file descriptors. Other parameters as in `Link`."""
 
     def __init__(self, ends, loss, delay, seed):
         self.others = dict(zip(ends, reversed(ends), strict=True))
         self.loss, self.delay, self.random = loss, delay, random.Random(seed)
-        # when each is due, where, and what; all take equally long, so they leave as they came
+        # (time, device, content) of packets in transit, in order as all delays are equal
         self.due = collections.deque()
         self.sent, self.lost, self.is_cut = 0, 0, False
 
     def run(self, commands):
-        """Carry packets until there are no more commands, a word a line."""
+        """Carry packets until the end of `commands`, one word per line."""
         while True:
             left = max(0.0, self.due[0][0] - time.monotonic()) if self.due else None
             ready, _, _ = select.select([*self.others, commands], [], [], left)
@@ -127,7 +128,7 @@ class Relay:
                 self.take(end)
             while self.due and self.due[0][0] <= time.monotonic():
                 _, end, packet = self.due.popleft()
-                # a device that is full or gone loses it, as others do
+                # a full or closed device loses the packet
                 with contextlib.suppress(OSError):
                     os.write(end, packet)
 
@@ -153,7 +154,7 @@ class Relay:
 
 def main():
     ends, (loss, delay) = [int(word) for word in sys.argv[1:3]], [float(word) for word in sys.argv[3:5]]
-    # unbuffered: a line that is read ahead is none that select sees
+    # unbuffered, because select does not see buffered lines
     with open(0, "rb", buffering=0) as commands:
         Relay(ends, loss, delay, int(sys.argv[5])).run(commands)
 

@@ -1,4 +1,4 @@
-"""Masked totals of one of two mesh processes, and what it was sent by the other.
+"""Masked totals of one of two mesh processes, and the words that it receives from the other.
 
 python masks_worker.py FOLDER ADDRESS PROCESS
 """
@@ -17,11 +17,11 @@ from accord.engines.processes import join
 
 
 def main(folder, address, process):
-    gather, heard = multihost_utils.process_allgather, []
+    gather, received = multihost_utils.process_allgather, []
 
     def watched(sent):
-        heard.append(np.asarray(gather(sent)))
-        return heard[-1]
+        received.append(np.asarray(gather(sent)))
+        return received[-1]
 
     multihost_utils.process_allgather = watched
     net, found = accord.Network.ring(AGENTS), {}
@@ -31,7 +31,7 @@ def main(folder, address, process):
             post = holding(rows)
             total = post.with_data_at(Shares(post)).totals(net, masks=True)
             found[name] = total(own_row)
-            found[f"{name}/heard"] = np.ascontiguousarray(heard[-1][1 - int(process)]).view(np.uint64)
+            found[f"{name}/received"] = np.ascontiguousarray(received[-1][1 - int(process)]).view(np.uint64)
         try:
             total(sevens_as, np.nan)
         except ArithmeticError as error:

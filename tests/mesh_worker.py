@@ -1,4 +1,4 @@
-"""Draws by the mesh engine in a process of its own, whose number of devices is set before JAX starts.
+"""Draws of the mesh engine in a new process, with the number of devices set before JAX starts.
 
 python mesh_worker.py OUTPUT.npz CASE ... [--coordinator ADDRESS --processes N --process I]
 """
@@ -54,11 +54,11 @@ ALL = {
 
 
 def problem(case):
-    """The posterior, the network and the method of a case such as "star/DESGLD"."""
+    """The posterior, network and method of a case such as "star/DESGLD"."""
     name, method = case.split("/")
     if name in LINKS:
         return unequal_shards(2, AGENTS), LINKS[name], OVER_LINKS[method]()
-    # a process each takes seconds to start: quickly there are as few as a network with an edge missing has
+    # the smallest network with a missing edge, as starting a process per agent takes seconds
     network = accord.Network.path(3) if name == "three" else NETWORKS[name]
     return unequal_shards(2, network.num_agents), network, ALL[method]()
 

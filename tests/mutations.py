@@ -132,8 +132,8 @@ FAULTS = [
     Fault(
         "AsynchronousULA pull",
         "samplers/asynchronous_ula.py",
-        "gain * (heard.awake * state.position - heard.position)",
-        "gain * (state.position - heard.position)",
+        "gain * (mixed.awake * state.position - mixed.position)",
+        "gain * (state.position - mixed.position)",
         "test_asynchronous.py",
     ),
     Fault(
@@ -511,7 +511,13 @@ FAULTS = [
         "test_mesh.py",
     ),
     Fault("silo sum", "engines/silo/messages.py", "parts = [arrays, *(", "parts = [*(", "test_channels.py"),
-    Fault("silo label", "engines/silo/messages.py", "_WAYS * self._talk + way", "way", "test_channels.py test_silo.py"),
+    Fault(
+        "silo label",
+        "engines/silo/messages.py",
+        "_WAYS * self._operation + way",
+        "way",
+        "test_channels.py test_silo.py",
+    ),
     Fault(
         "silo pin", "engines/silo/handshake.py", "if peer.certificate == secure.certificate()", "", "test_channels.py"
     ),
@@ -570,8 +576,8 @@ FAULTS = [
     Fault(
         "autocorrelation",
         "tuning/impulse_response.py",
-        "sums.answers + answers",
-        "sums.answers + 1.05 * answers",
+        "sums.responses + responses",
+        "sums.responses + 1.05 * responses",
         "test_response.py",
     ),
     Fault(
@@ -590,7 +596,7 @@ FAULTS = [
         "0.07686647426659541,",
         "test_softplus.py",
     ),
-    Fault("halves that part", "tuning/pilot_run.py", "told.apart > first", "False", "test_warmup.py"),
+    Fault("halves that part", "tuning/pilot_run.py", "estimates.apart > first", "False", "test_warmup.py"),
     Fault(
         "Lanczos' directions",
         "tuning/pilot_run.py",
@@ -811,7 +817,7 @@ FAULTS = [
     Fault(
         "floor of a table's columns",
         "data/summaries.py",
-        '{name for own in said for name in own["few"]}',
+        '{name for own in received for name in own["few"]}',
         "set()",
         "test_study.py test_collectives.py",
     ),
@@ -827,7 +833,7 @@ FAULTS = [
     Fault(
         "federation, own numbers under masks",
         "flower/site.py",
-        "if asked.masked:\n            raise",
+        "if run.masked:\n            raise",
         "if False:\n            raise",
         "test_flower.py",
     ),

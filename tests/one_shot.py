@@ -1,4 +1,4 @@
-"""One-shot methods in tests: shards that are alike, exact draws of subset posteriors, and what a method must do."""
+"""Helpers for tests of one-shot methods: similar shards, exact draws of subset posteriors, and common checks."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -118,7 +118,7 @@ def skewed(*powers):
 
 
 def require_combination(method, post, sampled, folder):
-    """A run is what the rule makes of the subset draws, with the traffic and the settings of the method."""
+    """A run has the rule's combination of the subset draws, and the method's traffic and settings."""
     run = method.run(post, seed=3, **SIZES, **method.options)
     expected = method.rule(sampled[method.power], np.random.default_rng([3, 1]))
     np.testing.assert_array_equal(run.average, expected.draws.astype(np.float32))
@@ -144,7 +144,7 @@ def require_combination(method, post, sampled, folder):
 
 
 def require_quadrature(method, regression):
-    """Means, and widths where the method has them, are those of a logistic regression by quadrature."""
+    """Means, and widths if the method has them, agree with quadrature for a logistic regression."""
     post, (mean, sd), replicates = regression
     name = method.run.__name__
     if name == "consensus":

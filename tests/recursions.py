@@ -1,7 +1,7 @@
-"""Every method whose rounds are linear, written out in NumPy from its paper's recursion, agent by agent.
+"""NumPy implementations of every method with linear rounds, from its paper's recursion, agent by agent.
 
-Nothing of the library's rounds, exchanges, gradients or weights is used: of a method its numbers are read, of a network
-its edges and, for Gibbs, its colours. Positions are (agent, dim, chain), and noise is `propagation.Heard`.
+They use none of the library's rounds, exchanges, gradients or weights, only a method's fields and a network's edges
+and, for Gibbs, its colours. Positions are (agent, dim, chain), and noise is `propagation.RoundNoise`.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,12 @@ from accord.samplers import (
 )
 
 
-def by_hand(sampler, net, potentials, start, heard):
-    """Positions (agent, dim, chain) after each round, from these starts, with the noise that is heard.
+def by_hand(sampler, net, potentials, start, noises):
+    """Positions (agent, dim, chain) after each round, from these starts and this noise.
 
-    `heard` begins with what is heard before round 0: rows for a first gradient.
+    `noises` begins with the noise before round 0: rows for a first gradient.
     """
-    return list(RECURSIONS[type(sampler)](sampler, Edges(net), potentials, start, *heard))
+    return list(RECURSIONS[type(sampler)](sampler, Edges(net), potentials, start, *noises))
 
 
 class Potentials(NamedTuple):
@@ -44,7 +44,7 @@ class Potentials(NamedTuple):
 
     H: np.ndarray
     b: np.ndarray
-    # (agent, row numbers) -> their estimate of (H_i, b_i), where potentials are sums over rows
+    # (agent, row numbers) -> estimate of (H_i, b_i), if potentials are sums over rows
     some: Callable | None = None
 
     def gradient(self, x, rows=None):
@@ -103,7 +103,7 @@ class Edges:
 
 
 def polynomial(W, rounds):
-    """T_K(W / s) / T_K(1 / s) by eigenvalues, s the second largest of them in size; W for one exchange."""
+    """T_K(W / s) / T_K(1 / s) by eigenvalues, s the second largest absolute one, and W for one exchange."""
     if rounds == 1:
         return W
     values, vectors = np.linalg.eigh(W)
@@ -120,7 +120,7 @@ def mixed(P, x):
 
 
 def given(sampler, edges):
-    """The matrix of one step's exchanges of a method with a mixing rule, or a user's matrix."""
+    """The matrix of one step's exchanges, for a mixing rule or a custom matrix."""
     mixing = sampler.mixing
     W = edges.weights(mixing) if isinstance(mixing, str) else np.asarray(mixing.matrix)
     return polynomial(W, sampler.mix_rounds)
@@ -130,41 +130,41 @@ def at(step, k):
     return float(step(k)) if callable(step) else float(step)
 
 
-def kicks(sampler, edges, heard, scale=None):
-    """Each agent's noise of a round: warm, and where it is common scaled so that the average moves as much."""
-    if heard.normal is None:
+def kicks(sampler, edges, noise, scale=None):
+    """Each agent's noise of a round times sqrt(temperature), rescaled if it is common."""
+    if noise.normal is None:
         return 0.0
-    w = np.sqrt(sampler.temperature) * heard.normal
+    w = np.sqrt(sampler.temperature) * noise.normal
     if sampler.noise == "common":
         scale = np.full(edges.n, edges.n**-0.5) if scale is None else scale
         w = scale[:, None, None] * w
     return w
 
 
-def desgld(method, edges, potentials, x, before, *heard):
+def desgld(method, edges, potentials, x, before, *noises):
     P = given(method, edges)
-    for k, noise in enumerate(heard):
+    for k, noise in enumerate(noises):
         h = at(method.step_size, k)
         x = mixed(P, x) - h * potentials.gradient(x, noise.rows) + np.sqrt(2.0 * h) * kicks(method, edges, noise)
         yield x
 
 
-def extra(method, edges, potentials, x, before, *heard):
-    # EXTRA as it was published: all disagreement so far, by W - W~; steps that change rescale what they have learnt
+def extra(method, edges, potentials, x, before, *noises):
+    # published EXTRA sums all disagreement by W - W~; schedules rescale the sum
     P = given(method, edges)
     memory = P - (method.blend * np.eye(edges.n) + (1.0 - method.blend) * P)
     past = np.zeros_like(x)
-    for k, noise in enumerate(heard):
+    for k, noise in enumerate(noises):
         h, following = at(method.step_size, k), at(method.step_size, k + 1)
         moved = mixed(P, x) + past - h * potentials.gradient(x, noise.rows)
         past, x = following / h * (past + mixed(memory, x)), moved + np.sqrt(2.0 * h) * kicks(method, edges, noise)
         yield x
 
 
-def diging(method, edges, potentials, x, before, *heard):
+def diging(method, edges, potentials, x, before, *noises):
     P, slope = given(method, edges), potentials.gradient(x, before.rows)
     y = slope
-    for k, noise in enumerate(heard):
+    for k, noise in enumerate(noises):
         h = at(method.step_size, k)
         x = mixed(P, x) - h * y + np.sqrt(2.0 * h) * kicks(method, edges, noise)
         old, slope = slope, potentials.gradient(x, noise.rows)
@@ -172,9 +172,9 @@ def diging(method, edges, potentials, x, before, *heard):
         yield x
 
 
-def desghmc(method, edges, potentials, x, before, *heard):
+def desghmc(method, edges, potentials, x, before, *noises):
     P, v = given(method, edges), np.zeros_like(x)
-    for k, noise in enumerate(heard):
+    for k, noise in enumerate(noises):
         h, friction = at(method.step_size, k), method.friction
         v = (
             v
@@ -185,29 +185,29 @@ def desghmc(method, edges, potentials, x, before, *heard):
         yield x
 
 
-def dasg(method, edges, potentials, x, before, *heard):
+def dasg(method, edges, potentials, x, before, *noises):
     P, y = given(method, edges), x
-    for k, noise in enumerate(heard):
+    for k, noise in enumerate(noises):
         new = mixed(P, y) - at(method.step_size, k) * potentials.gradient(y, noise.rows)
         x, y = new, (1.0 + method.momentum) * new - method.momentum * x
         yield x
 
 
-def dula(method, edges, potentials, x, before, *heard):
+def dula(method, edges, potentials, x, before, *noises):
     first = at(method.consensus_step, 0)
     P = polynomial(edges.along(first), method.mix_rounds)
-    for k, noise in enumerate(heard):
+    for k, noise in enumerate(noises):
         h, share = at(method.step_size, k) * edges.n, at(method.consensus_step, k) / first
         pull = share * (x - mixed(P, x))
         x = x - pull - h * potentials.gradient(x, noise.rows) + np.sqrt(2.0 * h) * kicks(method, edges, noise)
         yield x
 
 
-def gtdula(method, edges, potentials, x, before, *heard):
+def gtdula(method, edges, potentials, x, before, *noises):
     first, slope = at(method.consensus_step, 0), potentials.gradient(x, before.rows)
     d = slope
     P = polynomial(edges.along(first), method.mix_rounds)
-    for k, noise in enumerate(heard):
+    for k, noise in enumerate(noises):
         h = at(method.step_size, k) * edges.n
         pull = at(method.consensus_step, k) / first * (x - mixed(P, x))
         blend = at(method.tracking_step, k) / first * (d - mixed(P, d))
@@ -217,10 +217,10 @@ def gtdula(method, edges, potentials, x, before, *heard):
         yield x
 
 
-def gtbaoab(method, edges, potentials, x, before, *heard):
+def gtbaoab(method, edges, potentials, x, before, *noises):
     P, v, slope = given(method, edges), np.zeros_like(x), potentials.gradient(x, before.rows)
     d = slope
-    for k, noise in enumerate(heard):
+    for k, noise in enumerate(noises):
         h = at(method.step_size, k)
         kept = np.exp(-method.friction * h)
         v = mixed(P, v) - h * edges.n * mixed(P, d)
@@ -232,8 +232,8 @@ def gtbaoab(method, edges, potentials, x, before, *heard):
         yield x
 
 
-def split_gtbaoab(method, edges, potentials, x, before, *heard):
-    # without expansions of its own it knows quadratic potentials whole, and nothing is left to track
+def split_gtbaoab(method, edges, potentials, x, before, *noises):
+    # default expansions of quadratic potentials are exact, so that the remainder is zero
     center, slopes, curvatures = method.expansions or (0.0 * x[0, :, 0], -potentials.b, potentials.H)
 
     def known(x):
@@ -241,7 +241,7 @@ def split_gtbaoab(method, edges, potentials, x, before, *heard):
 
     P, v, left = given(method, edges), np.zeros_like(x), potentials.gradient(x, before.rows) - known(x)
     d = left
-    for k, noise in enumerate(heard):
+    for k, noise in enumerate(noises):
         h, near = at(method.step_size, k), mixed(P, x)
         kept = np.exp(-method.friction * h)
         whole = sum(slopes)[:, None] + np.einsum("jk,ikc->ijc", sum(curvatures), near - center[:, None])
@@ -254,10 +254,10 @@ def split_gtbaoab(method, edges, potentials, x, before, *heard):
         yield x
 
 
-def dadmms(method, edges, potentials, x, before, *heard):
-    # eqs. 4 and 5: x by the duals of the round before, the duals by the new x of all
+def dadmms(method, edges, potentials, x, before, *noises):
+    # eqs. 4 and 5: x from the previous duals, the duals from all new x
     p, degree = np.zeros_like(x), edges.degree[:, None, None]
-    for k, noise in enumerate(heard):
+    for k, noise in enumerate(noises):
         rho = at(method.rho, k)
         if method.calibration == "calibrated":
             scale, common = 2.0 * np.sqrt(rho * degree), np.sqrt(edges.degree / edges.degree.sum())
@@ -276,9 +276,9 @@ def dadmms(method, edges, potentials, x, before, *heard):
         yield x
 
 
-def gibbs(method, edges, potentials, x, before, *heard):
+def gibbs(method, edges, potentials, x, before, *noises):
     W = edges.weights(method.mixing)
-    for k, noise in enumerate(heard):
+    for k, noise in enumerate(noises):
         x, w = x.copy(), kicks(method, edges, noise)
         for color in range(edges.colors.max() + 1):
             for i in np.flatnonzero(edges.colors == color):
@@ -289,13 +289,13 @@ def gibbs(method, edges, potentials, x, before, *heard):
         yield x
 
 
-def dglmc(method, edges, potentials, x, before, *heard):
+def dglmc(method, edges, potentials, x, before, *noises):
     # U_i(z) = f_i(A_i^+ z), z_i = A_i x_i at the start
     A = [np.eye(x.shape[1])] * edges.n if method.operators is None else method.operators
     z, inverse = [A[i] @ x[i] for i in range(edges.n)], [np.linalg.pinv(a) for a in A]
     rho, step = (np.broadcast_to(np.asarray(number, float), edges.n) for number in (method.rho, method.step_size))
     cov = np.linalg.inv(sum(A[i].T @ A[i] / rho[i] for i in range(edges.n)))
-    for noise in heard:
+    for noise in noises:
         kick = np.sqrt(method.temperature) * np.linalg.cholesky(cov) @ noise.normal[0]
         theta = cov @ sum(A[i].T @ z[i] / rho[i] for i in range(edges.n)) + kick
         for i, h in enumerate(step):
@@ -306,9 +306,9 @@ def dglmc(method, edges, potentials, x, before, *heard):
         yield np.stack([theta] * edges.n)
 
 
-def gcmc(method, edges, potentials, x, before, *heard):
+def gcmc(method, edges, potentials, x, before, *noises):
     z, rho = x, method.rho
-    for noise in heard:
+    for noise in noises:
         theta = z.mean(axis=0) + np.sqrt(method.temperature * rho / edges.n) * noise.normal[0]
         own = np.sqrt(method.temperature) * noise.local[:, 0]
         z = np.stack(
@@ -317,11 +317,11 @@ def gcmc(method, edges, potentials, x, before, *heard):
         yield np.stack([theta] * edges.n)
 
 
-def hub_sgld(method, edges, potentials, x, before, *heard, conducive=lambda i, share, x: 0.0):
-    # a draw is the chain that arrives; each agent moves it by steps of its own number
+def hub_sgld(method, edges, potentials, x, before, *noises, conducive=lambda i, share, x: 0.0):
+    # a draw is the arriving chain, and agent i makes N_i steps with it
     steps = np.broadcast_to(method.local_steps, edges.n)
     share, leaving = steps / steps.sum(), x
-    for noise in heard:
+    for noise in noises:
         x = leaving[noise.order]
         moved, rows = [], None if noise.rows is None else noise.rows.reshape(edges.n, steps.max(), -1)
         for i in range(edges.n):
@@ -335,7 +335,7 @@ def hub_sgld(method, edges, potentials, x, before, *heard, conducive=lambda i, s
         yield x
 
 
-def fsgld(method, edges, potentials, *heard):
+def fsgld(method, edges, potentials, *noises):
     if method.surrogates is None:
         P, b = potentials.H, potentials.b
     else:
@@ -345,13 +345,13 @@ def fsgld(method, edges, potentials, *heard):
     def conducive(i, share, x):
         return P.sum(axis=0) @ x - b.sum(axis=0)[:, None] - (P[i] @ x - b[i][:, None]) / share
 
-    return hub_sgld(method, edges, potentials, *heard, conducive=conducive)
+    return hub_sgld(method, edges, potentials, *noises, conducive=conducive)
 
 
-def stale_sgld(method, edges, potentials, x, before, *heard):
+def stale_sgld(method, edges, potentials, x, before, *noises):
     age = np.broadcast_to(method.staleness, edges.n)
     known = [potentials.gradient(x, before.rows)]
-    for k, noise in enumerate(heard):
+    for k, noise in enumerate(noises):
         h = at(method.step_size, k)
         late = sum(known[max(0, k - age[i])][i] for i in range(edges.n))
         kick = np.sqrt(2.0 * h * method.temperature) * noise.normal[0]
@@ -360,11 +360,11 @@ def stale_sgld(method, edges, potentials, x, before, *heard):
         yield x
 
 
-def elf(method, edges, potentials, x, before, *heard):
-    # with all numbers kept; in round 0 the starts are averaged
+def elf(method, edges, potentials, x, before, *noises):
+    # all entries kept; round 0 averages the starts
     assert method.kept == x.shape[1] and method.kept_down is None
     h, slope = method.step_size, 0.0
-    for k, noise in enumerate(heard):
+    for k, noise in enumerate(noises):
         total = x.mean(axis=0)
         if k > 0:
             total = total - h * slope + np.sqrt(2.0 * h * method.temperature) * noise.normal[0]
@@ -373,11 +373,11 @@ def elf(method, edges, potentials, x, before, *heard):
         yield x
 
 
-def fald(method, edges, potentials, x, before, *heard):
-    # a draw is the average that the hub hands out, from which every agent makes its own steps
+def fald(method, edges, potentials, x, before, *noises):
+    # a draw is the hub's average, from which every agent makes its local steps
     weights = np.ones(edges.n) if method.weights is None else np.array(method.weights)
     p, rho = weights / weights.sum(), method.correlation
-    for t, noise in enumerate(heard):
+    for t, noise in enumerate(noises):
         theta, h = np.einsum("i,idc->dc", p, x), at(method.step_size, t)
         rows = None if noise.rows is None else noise.rows.reshape(edges.n, method.local_steps, -1)
         moved = []
@@ -396,17 +396,17 @@ def fald(method, edges, potentials, x, before, *heard):
         yield np.stack([theta] * edges.n)
 
 
-# --- potentials from the numbers that a posterior is made of ---
+# --- potentials from data or moments ---
 
 
 def regression(shards, noise_scale, prior_variance):
-    """Of a linear regression whose agents take an equal share of the prior."""
+    """Potentials of a linear regression with equal parts of the prior."""
     dim = shards[0][0].shape[1]
     prior = np.eye(dim) / (prior_variance * len(shards))
 
     def some(i, rows):
         X, y = shards[i]
-        # drawn with replacement by numbers of any size
+        # rows with replacement, from integers modulo the number of rows
         chosen, weight = rows % len(y), len(y) / len(rows) / noise_scale**2
         return weight * X[chosen].T @ X[chosen] + prior, weight * X[chosen].T @ y[chosen]
 
@@ -415,7 +415,7 @@ def regression(shards, noise_scale, prior_variance):
 
 
 def gaussian_potentials(means, covariances):
-    """Of Gaussians."""
+    """Potentials of Gaussians."""
     H = np.linalg.inv(covariances)
     return Potentials(H, np.einsum("nij,nj->ni", H, means))
 

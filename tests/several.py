@@ -1,4 +1,4 @@
-"""Several processes for tests: their devices, and a network of their own."""
+"""Environments of test processes, with numbers of devices and network namespaces."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ HERE = Path(__file__).parent
 
 
 def environment(devices):
-    """A process with so many devices, in double precision, that shares the suite's compiled programs."""
+    """Environment of a process with `devices` devices, double precision and the suite's compilation cache."""
     return {
         **os.environ,
         "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}".strip(),
@@ -21,7 +21,7 @@ def environment(devices):
 
 
 def alone():
-    """A command prefix for a network namespace with nothing but loopback, or None where that is not allowed."""
+    """A command prefix for a network namespace with loopback only, or None without permission."""
     if shutil.which("unshare") is None or shutil.which("nsenter") is None:
         return None
     prefix = ["unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "_"]

@@ -1,4 +1,4 @@
-"""Draws of one of two mesh processes, each of which can read the data of its own agents only.
+"""Draws of one of two mesh processes, which can read the data of their own agents only.
 
 python shares_worker.py OUTPUT.npz ADDRESS PROCESS
 """
@@ -29,7 +29,7 @@ def shard(agent, owner):
 
 
 def draw(owners, method, engine, checkpoint=None):
-    """A short run with data that process `owners[agent]` alone can read."""
+    """A short run with data that only process `owners[agent]` can read."""
     sources = [partial(shard, agent, owners[agent]) for agent in range(AGENTS)]
     post = accord.models.logistic_regression(sources, 4.0, names=["a", "b"])
     net = accord.Network.ring(AGENTS)
@@ -51,7 +51,7 @@ def prior(params):
 
 
 def draw_latents(owners, engine):
-    """The latents of a run of which every agent has an effect of its own."""
+    """The latents of a run with one effect per agent."""
     sources = [partial(shard, agent, owners[agent]) for agent in range(AGENTS)]
     post = accord.Posterior(likelihood, prior, sources, np.zeros(2), local=accord.Local(effects, {"effect": 0.0}))
     net = accord.Network.ring(AGENTS)
@@ -60,11 +60,11 @@ def draw_latents(owners, engine):
 
 
 def main(output, address, process):
-    # two agents on a device, and two devices a process: the last device has none
+    # two agents per device and two devices per process, the last device has no agent
     owners = [0, 0, 0, 0, 1, 1]
     with join(address, 2, int(process)):
         runs = {method: draw(owners, method, "mesh") for method in METHODS}
-        # kept, and taken up again
+        # with a checkpoint, and resumed
         kept = [draw(owners, "minibatches", "mesh", f"{output}-kept").draws for _ in range(2)]
         np.testing.assert_array_equal(kept, [runs["minibatches"].draws] * 2)
         local = draw_latents(owners, "mesh")

@@ -1,4 +1,4 @@
-"""A silo run of eight agents, and what kills their processes at random times while it goes on."""
+"""A silo run of eight agents, and a context that kills their processes at random times."""
 
 import os
 import random
@@ -26,7 +26,7 @@ def log_prior(x):
 
 
 def draw(engine, **options):
-    """Two thousand rounds on a ring."""
+    """A run of two thousand rounds on a ring."""
     rng = np.random.default_rng(3)
     shards = [rng.standard_normal((2 + agent, 50)) for agent in range(AGENTS)]
     post = accord.Posterior(log_likelihood, log_prior, shards, np.zeros(50))
@@ -44,25 +44,25 @@ def draw(engine, **options):
 
 
 class Kills:
-    """Kills a random agent's process at random rounds of a run, a random time after the driver hears of the round."""
+    """Kills a random agent's process a random time after random rounds of a run."""
 
     def __init__(self, count, seed):
         self.random, self.victims = random.Random(seed), set()
         self.due = sorted(self.random.randrange(ROUNDS * 7 // 10) for _ in range(count))
 
     def __enter__(self):
-        self.after = chunks._Told.after
+        self.after = chunks._ProgressLine.after
 
-        def after(told, rounds, error):
-            self.after(told, rounds, error)
-            while self.due and self.due[0] <= told.recorder.rounds:
+        def after(line, rounds, error):
+            self.after(line, rounds, error)
+            while self.due and self.due[0] <= line.recorder.rounds:
                 self.due.pop(0)
                 threading.Timer(self.random.random(), self.kill).start()
 
-        chunks._Told.after = after
+        chunks._ProgressLine.after = after
 
     def __exit__(self, *reason):
-        chunks._Told.after = self.after
+        chunks._ProgressLine.after = self.after
 
     def kill(self):
         agents = [agent for agent in agents_below(os.getpid()) if agent not in self.victims]
@@ -75,16 +75,16 @@ class Kills:
 
 
 def agents_below(ancestor):
-    """The ids of the agents' processes that a process has begun, or one that it has begun."""
+    """The ids of agents' processes among the descendants of a process."""
     parents, agents = {}, []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            # the name in brackets may hold anything
+            # the process name in brackets may contain brackets and spaces
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             if b"WorkerProcess" in (folder / "cmdline").read_bytes():
                 agents.append(int(folder.name))
         except (OSError, ValueError):
-            continue  # it has just ended
+            continue  # the process has ended
 
     def is_below(process):
         while process in parents and process != ancestor:

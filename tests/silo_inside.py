@@ -1,4 +1,4 @@
-"""Tests of the silo engine, run by test_silo.py where nothing but loopback is: Ray listens beyond it by itself."""
+"""Tests of the silo engine, run by test_silo.py in a network namespace, because Ray listens beyond loopback."""
 
 import contextlib
 import glob
@@ -38,7 +38,7 @@ from accord.samplers.costs import messages_per_round
 
 RING = accord.Network.ring(4)
 
-# from neighbour to neighbour at once, and in colours
+# exchange of all agents at once, and in turns of colours
 QUICK = ["three/GTDULA", "three/Gibbs"]
 SLOW = [f"{network}/{method}" for network in ("ring", "star", "irregular") for method in ALL]
 SLOW += ["lossy/GTBAOAB", "late/DADMMS", "one-way/GTDULA"]
@@ -59,10 +59,10 @@ def six():
 
 
 @pytest.mark.parametrize("case", [*QUICK, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)])
-def test_agents_in_processes_draw_what_one_device_draws(case, six):
+def test_processes_have_the_same_draws_as_one_device(case, six):
     with jax.enable_x64(True):
         found, expected = draw(case, six), draw(case, "local")
-    # sums in another order; in double precision, so that nothing else can hide behind rounding
+    # sums have another order, in double precision for a tight tolerance
     for name in ("draws", "average"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9, atol=1e-10)
     for name, values in expected.statistics.items():
@@ -70,12 +70,12 @@ def test_agents_in_processes_draw_what_one_device_draws(case, six):
     np.testing.assert_array_equal(found.traffic.bytes_sent, expected.traffic.bytes_sent)
 
 
-# the bytes that the hub asks for are counted as sums on a tree, and travel as letters; Replicated is left out
+# without Replicated, whose hub traffic is counted as sums but sent as letters
 SENT = [f"irregular/{method}" for method in ("DESGLD-mixed", "GTDULA", "Gibbs", "GCMC", "HubSGLD")]
 
 
 @pytest.mark.parametrize("case", ["three/Gibbs", *(pytest.param(case, marks=pytest.mark.slow) for case in SENT)])
-def test_traffic_is_what_is_sent(case, six):
+def test_traffic_equals_sent_bytes(case, six):
     with jax.enable_x64(True):
         post, net, sampler = problem(case)
         n = net.num_agents
@@ -106,7 +106,7 @@ def sites_data(tmp_path):
 
 
 class Wire(threading.Thread):
-    """Everything that passes over loopback."""
+    """Captures all packets on loopback."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -124,12 +124,12 @@ class Wire(threading.Thread):
                 continue
 
     def dropped(self):
-        """Packets that were too many."""
+        """Number of dropped packets."""
         return struct.unpack("II", self.socket.getsockopt(263, 6, 8))[1]
 
 
 def patterns():
-    """The canary as its file holds it, and in single precision."""
+    """The bytes of the canary in double and single precision."""
     return [CANARY.astype(dtype).tobytes() for dtype in (np.float64, np.float32)]
 
 
@@ -140,7 +140,7 @@ def test_a_shard_is_in_no_message_log_or_checkpoint(tmp_path):
         wire.start()
         post = accord.models.linear_regression(shards, noise_scale=1.0, names=["a", "b"])
         options = {"draws": 50, "burn_in": 50, "chains": 2, "checkpoint": folder, "checkpoint_every": 50}
-        # whatever is sealed is not seen
+        # without encryption
         with unsealed():
             run = walk(post, RING, DESGLD(1e-9), engine="silo", **options)
         time.sleep(1.0)
@@ -153,7 +153,7 @@ def test_a_shard_is_in_no_message_log_or_checkpoint(tmp_path):
         return any(pattern in wire.content for pattern in patterns()), len(wire.content)
 
     found, size = seen(sites_data(tmp_path), tmp_path / "read-there")
-    assert not found and size > 2 * 100 * 8 * 2 * 4  # two chains' messages of eight edges at least
+    assert not found and size > 2 * 100 * 8 * 2 * 4  # messages of two chains over eight edges
     written = [Path(name) for name in glob.glob(f"{tmp_path}/read-there/**", recursive=True)]
     written += [Path(name) for name in glob.glob("/tmp/ray/session_latest/logs/**", recursive=True)]
     written = [path for path in written if path.is_file()]
@@ -162,7 +162,7 @@ def test_a_shard_is_in_no_message_log_or_checkpoint(tmp_path):
         content = path.read_bytes()
         assert not any(pattern in content for pattern in patterns()), path
         assert b"1234.56" not in content and b"9876.54" not in content, path
-    # the same search finds what does travel: arrays in the driver's hands are sent to their agents
+    # the same search finds arrays that the driver sends to agents
     here = [source() for source in sites_data(tmp_path)]
     assert seen(here, tmp_path / "sent-there")[0]
 
@@ -171,7 +171,7 @@ def test_a_shard_is_in_no_message_log_or_checkpoint(tmp_path):
 
 
 def kept_by(run, agent):
-    """What an agent has kept of its latents, and where; here all of them are files of one user."""
+    """An agent's latents and the path of their file."""
     path = Path(run.settings["local"].replace("*", str(agent)))
     with xarray.open_datatree(path, engine="h5netcdf") as tree:
         assert tree.attrs["agent"] == agent and tree.attrs["run"] in str(path)
@@ -189,8 +189,8 @@ def assert_kept_as_here(run, here):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:agents began anew:UserWarning")
-def test_agents_keep_their_own_latents_as_they_are_drawn_here(tmp_path, monkeypatch):
+@pytest.mark.filterwarnings("ignore:processes of agents restarted:UserWarning")
+def test_agents_store_the_latents_of_a_local_run(tmp_path, monkeypatch):
     rows, kept = tmp_path / "rows", tmp_path / "kept"
     silo_latents.write_rows(rows)
     others = set(agents_below(os.getpid()))
@@ -201,7 +201,7 @@ def test_agents_keep_their_own_latents_as_they_are_drawn_here(tmp_path, monkeypa
             here = accord.latents(run, post, net)
             assert_kept_as_here(silo_latents.draw(rows, method, sites), here)
         assert kept.stat().st_mode & 0o777 == 0o700
-        # those only whose draws are kept
+        # only agents in `keep` store latents
         some = silo_latents.draw(rows, "DESGLD", sites, keep=[2])
         assert len(list(kept.glob(f"{Path(some.settings['local']).parent.name}"))) == 1
         assert_kept_as_here(some, here)
@@ -209,9 +209,9 @@ def test_agents_keep_their_own_latents_as_they_are_drawn_here(tmp_path, monkeypa
             accord.latents(some, post, net, engine=sites)
         none = silo_latents.draw(rows, "DESGLD", sites, keep="average")
         assert "local" not in none.settings
-        with pytest.raises(ValueError, match="a run that keeps draws of agents, and this run has none"):
+        with pytest.raises(ValueError, match="latents need draws of agents"):
             accord.latents(none, post, net, engine=sites)
-        # a run that is interrupted keeps those of the draws that it has, and the same call later those of all
+        # an interrupted run stores latents of its draws, the resumed run latents of all draws
         with monkeypatch.context() as patch:
             record, times = SiloEngine.record, []
 
@@ -229,7 +229,7 @@ def test_agents_keep_their_own_latents_as_they_are_drawn_here(tmp_path, monkeypa
         whole = silo_latents.draw(rows, "DESGLD", sites, checkpoint=tmp_path / "checkpoint")
         assert whole.settings["local"] != part.settings["local"]
         assert_kept_as_here(whole, here)
-        # an agent that dies over it begins anew, and what the others have written stays
+        # an agent killed meanwhile restarts, and other agents' files stay
         with monkeypatch.context() as patch:
             keep = WorkerPool.keep_latents
 
@@ -243,22 +243,22 @@ def test_agents_keep_their_own_latents_as_they_are_drawn_here(tmp_path, monkeypa
             again = silo_latents.draw(rows, "DESGLD", sites)
         assert sites.restarts.sum() == 1
         assert_kept_as_here(again, here)
-        # a folder that is gone at the end costs no draw
+        # a missing folder at the end loses no draw
         with monkeypatch.context() as patch:
             patch.setattr(sites._pool, "_latents", "/proc/accord-latents")
             patch.setattr(WorkerPool, "prepare_latents", lambda self: None)
-            with pytest.warns(UserWarning, match=r"agent \d has not kept its latents: .*No such file or directory"):
+            with pytest.warns(UserWarning, match=r"agent \d did not save its latents: .*No such file or directory"):
                 lost = silo_latents.draw(rows, "DESGLD", sites)
         np.testing.assert_array_equal(lost.draws, again.draws)
-        # and is missed at the beginning
+        # at the start it is an error
         with monkeypatch.context() as patch:
             patch.setattr(sites._pool, "_latents", "/proc/accord-latents")
-            with pytest.raises(OSError, match=r"agent \d cannot keep its latents: .*/proc/accord-latents"):
+            with pytest.raises(OSError, match=r"agent \d cannot write its latents: .*/proc/accord-latents"):
                 silo_latents.draw(rows, "Importance", sites)
 
 
 class Driver:
-    """A run's driver in a process of its own, with all its talk over loopback and all that it has written."""
+    """A driver in its own process, with its packets on loopback and its files."""
 
     def __init__(self, folder, method, leaks):
         self.folder, self.wire = folder, Wire()
@@ -278,17 +278,17 @@ class Driver:
         self.wire.start()
         with open(folder / "log", "w") as log:
             self.process = subprocess.Popen(command, env=environment, stderr=log, **pipes)
-        said = self.process.stdout.readline()
+        output = self.process.stdout.readline()
         time.sleep(1.0)
         self.wire.ended = True
         self.wire.join()
         dropped = self.wire.dropped()
         self.wire.socket.close()
-        assert said == b"look\n", (folder / "log").read_text()[-3000:]
+        assert output == b"look\n", (folder / "log").read_text()[-3000:]
         assert dropped == 0
 
     def places(self):
-        """What may be searched, by name."""
+        """Contents to search, by name."""
         apart = ("rows", "kept", "leaked", "public")
         written = [one for one in self.folder.iterdir() if one.name not in apart]
         temporary = glob.glob("/tmp/accord-" + 16 * "[0-9a-f]")
@@ -305,7 +305,7 @@ class Driver:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "leaks"), [("Importance", False), ("DESGLD", False), ("Importance", True)])
-def test_latents_are_found_nowhere_but_in_their_own_files(method, leaks, tmp_path):
+def test_latents_are_only_in_their_own_files(method, leaks, tmp_path):
     driver = Driver(tmp_path, method, leaks)
     try:
         draws = silo_latents.doubles(np.load(tmp_path / "public" / "draws.npy"))
@@ -315,7 +315,7 @@ def test_latents_are_found_nowhere_but_in_their_own_files(method, leaks, tmp_pat
             with xarray.open_datatree(path, engine="h5netcdf") as tree:
                 values = tree["posterior"]["effect"].values
             y, _ = silo_latents.rows(agent)
-            # the search finds them where they are
+            # the search finds latents in their files
             assert silo_latents.holds([path.read_bytes()], silo_latents.doubles(values)) == silo_latents.doubles(values)
             assert silo_latents.holds(silo_latents.files(path.parent), draws) == set()
             site = [np.load(tmp_path / "rows" / f"site-{agent}.npz")["y"].tobytes()]
@@ -325,7 +325,7 @@ def test_latents_are_found_nowhere_but_in_their_own_files(method, leaks, tmp_pat
         if leaks:
             secret = set().union(*map(silo_latents.doubles, np.load(tmp_path / "leaked" / "by-agent.npy")))
         found = {name: silo_latents.holds(where, secret | draws) for name, where in driver.places().items()}
-        # and the parameters' draws where they may be
+        # the parameters' draws are in allowed places
         assert found["memory"] >= draws and found["files"] >= draws and found["wire"] & draws
         if leaks:
             assert found["memory"] >= secret and found["wire"] & secret
@@ -344,12 +344,12 @@ def spoiled(potential, shard, number):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:agents began anew:UserWarning")
-def test_masked_sums_pass_no_agents_numbers_on(tmp_path):
+@pytest.mark.filterwarnings("ignore:processes of agents restarted:UserWarning")
+def test_masked_sums_send_no_numbers_of_one_agent(tmp_path):
     sources = sites_data(tmp_path)
     expected = sum(source()[0][0] for source in sources)
     words = encoded([CANARY], 4)
-    # as doubles, and the words before masks, low and high
+    # doubles, and the low and high words before masking
     unmasked = [CANARY.tobytes(), words[0].tobytes(), words[1].tobytes()]
 
     def seen(held, masks):
@@ -372,7 +372,7 @@ def test_masked_sums_pass_no_agents_numbers_on(tmp_path):
         assert seen(held, False)[1] == [True, False, False]
     others = set(agents_below(os.getpid()))
     with jax.enable_x64(True), accord.Silo() as sites, sites.placed(post) as held:
-        # which nobody sees on the way
+        # TLS hides it
         assert seen(held, False)[1] == [False, False, False]
         total, _ = seen(held, True)
         np.testing.assert_allclose(total(first_row), expected, rtol=1e-12)
@@ -381,31 +381,31 @@ def test_masked_sums_pass_no_agents_numbers_on(tmp_path):
             total(spoiled, np.nan)
         np.testing.assert_allclose(total(first_row), expected, rtol=1e-12)
         assert total.keys == keys
-        # an agent that begins anew has other keys, and so have all
+        # after a restart all agents have new keys
         os.kill(min(set(agents_below(os.getpid())) - others), signal.SIGKILL)
         np.testing.assert_allclose(total(first_row), expected, rtol=1e-12)
         assert sites.restarts.sum() >= 1 and total.keys != keys
-    # each site's log says which
+    # each site's log has the keys
     logs = [Path(log).read_text() for log in glob.glob("/tmp/ray/session_latest/logs/worker-*.out")]
     for agent in range(4):
         assert any(f"agent {agent} masks its sums with the keys {total.keys}" in log for log in logs)
 
 
-# --- crashes and lateness ---
+# --- crashes and late agents ---
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:agents began anew:UserWarning")
+@pytest.mark.filterwarnings("ignore:processes of agents restarted:UserWarning")
 def test_twenty_kills_change_no_draw(tmp_path):
     with jax.enable_x64(True):
         with accord.Silo(timeout=120.0) as sites:
             calm = silo_chaos.draw(sites)
             kills = silo_chaos.Kills(20, seed=1)
             with kills:
-                # the driver hears of every fiftieth round
+                # `Kills` sees every fiftieth round
                 found = silo_chaos.draw(sites, checkpoint=tmp_path, checkpoint_every=50)
             restarts = sites.restarts
-    # twenty different processes; some died before they had taken up the work of the one before
+    # twenty different processes, some of which were killed before they had the assignment
     assert len(kills.victims) == 20
     assert 0 < restarts.sum() <= 20
     np.testing.assert_array_equal(found.draws, calm.draws)
@@ -420,7 +420,7 @@ def short(engine, **options):
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_is_left_for_the_one_before(tmp_path, monkeypatch):
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path, monkeypatch):
     expected = short("local", draws=100)
     with accord.Silo() as sites:
         with monkeypatch.context() as patch:
@@ -439,14 +439,14 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before(tmp_path, monkeypatch):
         newest.write_bytes(newest.read_bytes()[:-7])
         other = sorted(tmp_path.glob("agent-1/*.npz"))[-1]
         assert newest.name == other.name
-        with pytest.warns(UserWarning, match="agent-2.*is torn or corrupt; it is left out"):
+        with pytest.warns(UserWarning, match="agent-2.*is truncated or corrupt and is skipped"):
             found = short(sites, draws=100, checkpoint=tmp_path, checkpoint_every=10)
     np.testing.assert_allclose(found.draws, expected.draws, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:agents began anew:UserWarning")
-def test_a_crash_that_nobody_sees_changes_no_draw():
+@pytest.mark.filterwarnings("ignore:processes of agents restarted:UserWarning")
+def test_a_crash_between_calls_changes_no_draw():
     post = accord.models.gaussian(np.arange(8.0).reshape(4, 2), np.tile(np.eye(2), (4, 1, 1)))
     options = {"chains": 2, "seed": 4, "keep": np.arange(4), "fingerprint": {}}
     others = set(agents_below(os.getpid()))
@@ -458,7 +458,7 @@ def test_a_crash_that_nobody_sees_changes_no_draw():
             carry = machine.advance(machine.start(np.zeros((4, 2)), None), 30)
             if builder is sites:
                 os.kill(min(before - others), signal.SIGKILL)
-                # time enough to be back, so that the next call meets a process that knows nothing
+                # wait for the restart, so that the next call reaches a process without state
                 while len(set(agents_below(os.getpid())) - before) < 1:
                     time.sleep(0.5)
                 time.sleep(4.0)
@@ -469,12 +469,12 @@ def test_a_crash_that_nobody_sees_changes_no_draw():
 
 
 class Stopper(threading.Thread):
-    """Stops the process of an agent of the next run once it is under way, without ending it."""
+    """Stops (SIGSTOP) an agent's process of the next run after its first checkpoint."""
 
     def __init__(self, checkpoint):
         super().__init__(daemon=True)
         self.checkpoint = checkpoint
-        # those of an earlier run may take a while to end
+        # processes of an earlier run may still be ending
         self.before, self.stopped = set(agents_below(os.getpid())), None
 
     def run(self):
@@ -486,17 +486,17 @@ class Stopper(threading.Thread):
         os.kill(self.stopped, signal.SIGSTOP)
 
 
-@pytest.mark.filterwarnings("ignore:agents began anew:UserWarning")
+@pytest.mark.filterwarnings("ignore:processes of agents restarted:UserWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("late", ["raise", "restart"])
-def test_a_late_agent_is_named_or_begins_anew(late, tmp_path):
+def test_a_late_agent_is_named_or_restarts(late, tmp_path):
     stopper = Stopper(tmp_path)
     stopper.start()
     silo = accord.Silo(timeout=15.0, late=late)
     try:
         if late == "raise":
-            # its neighbours name it, or where all are between two chunks, the driver
-            named = r"agent \d waited 15 s for agent \d in round \d+|agent \d \(127.0.0.1\) came no further for 45 s"
+            # its neighbours name it, or between two chunks the driver
+            named = r"agent \d waited 15 s for agent \d in round \d+|agent \d \(127.0.0.1\) made no progress for 45 s"
             with pytest.raises(TimeoutError, match=named):
                 short(silo, draws=1_000_000, checkpoint=tmp_path, checkpoint_every=1000)
         else:
@@ -507,7 +507,7 @@ def test_a_late_agent_is_named_or_begins_anew(late, tmp_path):
             os.kill(stopper.stopped, signal.SIGKILL)
 
 
-# --- agents that leave for good ---
+# --- lost agents ---
 
 TEN = accord.Network.erdos_renyi(10, 0.6, seed=3)
 
@@ -518,7 +518,7 @@ def ten_gaussians():
 
 
 class Leaver(threading.Thread):
-    """Ends the process of an agent for good, once it has kept the state of some round."""
+    """Ends an agent's process without restart after a checkpoint of some round."""
 
     def __init__(self, silo, agent, checkpoint, round):
         super().__init__(daemon=True)
@@ -536,7 +536,7 @@ class Leaver(threading.Thread):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_without_an_agent_that_is_gone_for_good(tmp_path):
+def test_a_run_continues_without_a_lost_agent(tmp_path):
     post, gone, method = ten_gaussians(), 4, GTBAOAB(0.3, 1.0, mix_rounds=5)
     silo = accord.Silo(late="leave", start_timeout=90.0, timeout=300.0)
     Leaver(silo, gone, tmp_path, 500).start()
@@ -561,7 +561,7 @@ def test_a_run_goes_on_without_an_agent_that_is_gone_for_good(tmp_path):
         spread = squares.mean(axis=0) / np.diag(exact.cov)
         assert np.abs((means.mean(axis=0) - exact.mean) / (means.std(axis=0) / 32**0.5)).max() < 5.0
         assert np.abs(spread - 1.0).max() < 0.05 + 5.0 * (squares.std(axis=0) / 32**0.5 / np.diag(exact.cov)).max()
-    # and not that of all
+    # the posterior of all agents differs
     assert np.abs(others.exact().mean - post.exact().mean).max() > 0.3 * post.exact().sd.min()
 
 
@@ -581,7 +581,7 @@ def test_bad_input_is_named():
         accord.sample(post, RING, DESGLD(0.1), draws=5, engine="silo")
     with pytest.raises(ValueError, match="resources must hold one entry for each of the 4 agents, found 1"):
         short(accord.Silo(resources=[{"here": 1}]))
-    with pytest.raises(TimeoutError, match="not all of the 4 agents' processes run after 1 s"):
+    with pytest.raises(TimeoutError, match="not all of the 4 agents' processes started within 1 s"):
         short(accord.Silo(resources=[{"elsewhere": 1}] * 4, start_timeout=1.0))
     with pytest.raises(ValueError, match="unknown late 'wait'"):
         accord.Silo(late="wait")
@@ -593,7 +593,7 @@ def test_bad_input_is_named():
 def test_other_versions_are_named(monkeypatch):
     versions = accord.engines.silo.workers.versions()
     monkeypatch.setattr("accord.engines.silo.workers.versions", lambda: {**versions, "jax": "0.9.0"})
-    with pytest.raises(ValueError, match=r"agent 0 does not run what the driver runs: jax 0\.9\.0 and jax 0\.10"):
+    with pytest.raises(ValueError, match=r"the driver and agent 0 have different versions: jax 0\.9\.0 and jax 0\.10"):
         short("silo")
 
 
@@ -610,11 +610,11 @@ def test_divergence_names_agent_and_round_and_keeps_the_draws():
     np.testing.assert_allclose(errors[0].run.draws, errors[1].run.draws, rtol=1e-3)
 
 
-# on so little data DG-LMC's bias is more than is allowed, which is said, and here only compared
+# with little data DG-LMC warns about its bias
 @pytest.mark.filterwarnings("ignore:no setting of DGLMC")
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", [DGLMC(), Gibbs(0.3, "rejection", recentre=True)], ids=["DGLMC", "Gibbs"])
-def test_numbers_that_were_left_out_are_found_where_the_data_lies(sampler):
+def test_tuning_works_on_data_at_the_agents(sampler):
     def shard(agent):
         rng = np.random.default_rng(agent)
         X = rng.standard_normal((5 + 5 * agent, 2))
@@ -672,7 +672,7 @@ def test_the_command_line_reads_files_at_their_sites(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default::UserWarning")
-def test_effects_of_a_formula_are_kept_at_their_sites(tmp_path):
+def test_effects_of_a_formula_are_stored_at_their_sites(tmp_path):
     rng = np.random.default_rng(1)
     for agent in range(3):
         rows = [f"{x:.3f},{x + agent + y:.3f}" for x, y in rng.standard_normal((60, 2))]
@@ -696,7 +696,7 @@ def test_effects_of_a_formula_are_kept_at_their_sites(tmp_path):
     )
     result = CliRunner().invoke(app, ["run", str(tmp_path / "job.toml")], env={"COLUMNS": "300"})
     assert result.exit_code == 0, result.output
-    assert f"each agent has its own latents at its site, in {tmp_path}/kept/" in result.output
+    assert f"each agent stored its own latents at its site, in {tmp_path}/kept/" in result.output
     run = accord.Run.load(tmp_path / "out" / "run.nc")
     assert not any("effect" in name for name in run.names)
     for agent in range(3):
@@ -708,12 +708,12 @@ def test_effects_of_a_formula_are_kept_at_their_sites(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("masks", [False, True])
-def test_methods_without_rounds_draw_what_they_draw_here(masks):
+def test_methods_without_rounds_have_the_same_draws_as_one_device(masks):
     post, local = logistic_of_four(), accord.engines.Local(masks=masks)
     here = accord.sample(post, RING, draws=200, engine=local)
     with accord.Silo(masks=masks) as sites:
         there = accord.sample(post, RING, draws=200, engine=sites)
-        # the agents' rows are asked where they are
+        # agents evaluate their own rows
         found = accord.loo(there, post, RING, engine=sites)
     np.testing.assert_allclose(there.draws, here.draws, rtol=1e-9, atol=1e-10)
     assert there.traffic.sums == here.traffic.sums and there.certificate.holds
@@ -740,16 +740,16 @@ def messy_files(folder):
 
 
 @pytest.mark.slow
-def test_a_formula_of_files_that_agents_read_is_that_of_files_read_here(tmp_path):
+def test_a_formula_of_files_at_agents_equals_that_of_local_files(tmp_path):
     files, formula, net = messy_files(tmp_path), "ill ~ scale(dose) + kind", accord.Network.star(3)
     here = accord.models.glm(accord.data.study(files, formula=formula, positive={"ill": "yes"}), formula, "bernoulli")
     with accord.Silo() as sites:
         table = accord.data.study_at_sites(files, sites, positive={"ill": "yes"})
         there = accord.models.glm(table, formula, "bernoulli")
-        # between sites none tells its own figures
+        # sites do not share their own figures
         assert there.agreed == replace(here.agreed, by_site=there.agreed.by_site) and there.names == here.names
         assert all(column.mean is None for own in there.agreed.by_site for column in own.values())
-        # a run in single precision before it makes no odds
+        # an earlier run in single precision has no effect
         accord.sample(there, net, DESGLD(1e-3), draws=4, engine=sites)
         found = accord.sample(there, net, draws=200, engine=sites)
     expected = accord.sample(here, net, draws=200)

@@ -1,7 +1,7 @@
-"""A silo run whose rows and effects are canaries, and what looks for these in a process and in files.
+"""A silo run with rows and effects that are canaries, and searches for these in a process and in files.
 
-python -c "import silo_latents; silo_latents.main(...)" is the driver: what it holds is looked at from outside, because
-whoever knows what to look for holds it.
+python -c "import silo_latents; silo_latents.main(...)" is the driver. Another process searches it, because a process
+that searches for values contains them.
 """
 
 import os
@@ -19,15 +19,15 @@ import accord
 from accord.samplers import DESGLD, Importance
 
 AGENTS, SPREAD = 3, 0.01
-# written so that this file is not what is found
+# with an underscore, so that the search does not find this file
 CANARY = 58_213.794615
 OPTIONS = {"draws": 50, "chains": 2, "seed": 2**63 + 11}
-# a step well below what is stable
+# step far below the stability limit
 METHODS = {"Importance": (Importance(), {}), "DESGLD": (DESGLD(1e-5), {"burn_in": 20, "checkpoint_every": 20})}
 
 
 def rows(agent):
-    """Rows of an agent in two groups, whose values say whose they are."""
+    """Rows of an agent in two groups, with values that identify the agent."""
     group = np.array([0.0, 0.0, 1.0, 1.0, 1.0])
     noise = SPREAD * np.random.default_rng(agent).standard_normal(5)
     return CANARY + 1000.0 * agent + group + noise, group
@@ -47,7 +47,7 @@ def log_prior(params):
 
 
 def log_prior_of_effects(params, latents, row):
-    # about the first row, so that Newton's method has not far to go
+    # centred at the first row, so that Newton's method starts close
     return -0.5 * ((latents["effect"] - row[0]) / 3.0) ** 2
 
 
@@ -56,7 +56,7 @@ def group(rows):
 
 
 def posterior(folder):
-    """The posterior whose rows lie in a folder; effects are the canaries less a small shift."""
+    """The posterior of rows in a folder, with effects equal to the canaries minus a small shift."""
     local = accord.Local(log_prior_of_effects, {"effect": 0.0}, group)
     sources = [partial(at_site, folder, agent) for agent in range(AGENTS)]
     return accord.Posterior(log_likelihood, log_prior, sources, {"shift": 0.0}, local=local)
@@ -75,8 +75,8 @@ def draw(folder, method, engine, **options):
     return walk(posterior(folder), net, sampler, engine=engine, **{**OPTIONS, **own, **options})
 
 
-def told(potential, shard, positions):
-    """What must not be asked of an agent: its latents."""
+def leaked_latents(potential, shard, positions):
+    """An agent's latents, a forbidden request."""
     return jax.vmap(
         lambda x: potential.latents.draw(potential.unravel(x), potential.log_likelihood, shard, jax.random.PRNGKey(0))[
             "effect"
@@ -85,9 +85,9 @@ def told(potential, shard, positions):
 
 
 def main(folder, method, leaks):
-    """Run, write all that a driver may write, and wait to be looked at."""
+    """Run, write all files of a driver, and wait for the search."""
     folder = Path(folder)
-    # the look is for what agents say, and not for how well it is sealed
+    # without encryption, as the search is for message content
     with unsealed(), jax.enable_x64(True), accord.Silo(latents=str(folder / "kept")) as sites:
         run = draw(folder / "rows", method, sites, checkpoint=folder / "checkpoint")
         run.save(folder / "run.nc")
@@ -98,7 +98,7 @@ def main(folder, method, leaks):
         if leaks:
             (folder / "leaked").mkdir()
             with sites.placed(posterior(folder / "rows")) as held:
-                leaked = held.each(told, np.asarray(run.draws[0, :8, 0]))
+                leaked = held.each(leaked_latents, np.asarray(run.draws[0, :8, 0]))
                 np.save(folder / "leaked" / "by-agent.npy", leaked)
         print("look", flush=True)
         sys.stdin.readline()
@@ -108,13 +108,13 @@ def main(folder, method, leaks):
 
 
 def doubles(values):
-    """Some of the numbers as bytes."""
+    """Some numbers as bytes."""
     values = np.asarray(values, np.float64).ravel()
     return {values[place : place + 1].tobytes() for place in _some(values)}
 
 
 def floats(values):
-    """The same in single precision, each with the next one: four bytes alone are found by chance."""
+    """Some numbers in single precision, each with the next one, as four bytes match by chance."""
     values = np.asarray(values, np.float32).ravel()
     return {values[place : place + 2].tobytes() for place in _some(values)}
 
@@ -124,12 +124,12 @@ def _some(values):
 
 
 def texts(values):
-    """Numbers as they are written: their first seven digits."""
+    """Numbers as text, with seven characters."""
     return {f"{value:.10f}"[:7].encode() for value in np.asarray(values).ravel()}
 
 
 def memory(process):
-    """All that a process has written to or shares with others, piece by piece."""
+    """The written and the shared memory of a process, in pieces."""
     page = os.sysconf("SC_PAGESIZE")
     with open(f"/proc/{process}/mem", "rb") as content, open(f"/proc/{process}/pagemap", "rb") as pages:
         for line in Path(f"/proc/{process}/maps").read_text().splitlines():
@@ -137,7 +137,7 @@ def memory(process):
             first, last = (int(end, 16) for end in span.split("-"))
             if mode[0] != "r" or (mode[1] != "w" and mode[3] != "s") or rest[-1].startswith("[v"):
                 continue
-            # most of what is set aside was never touched, and would be made by looking
+            # skip pages that were never touched
             pages.seek(first // page * 8)
             entries = np.frombuffer(pages.read((last - first) // page * 8), np.uint64)
             there = np.concatenate([[0], (entries >> np.uint64(62) != 0).astype(int), [0]])
@@ -148,7 +148,7 @@ def memory(process):
 
 
 def files(*places):
-    """The content of some files, and of all files below some folders."""
+    """Contents of files, and of all files below folders."""
     for place in places:
         for path in [Path(place), *sorted(Path(place).rglob("*"))]:
             if path.is_file():
@@ -156,7 +156,7 @@ def files(*places):
 
 
 def holds(pieces, wanted):
-    """Which of the wanted bytes are in some pieces."""
+    """The wanted byte strings in some pieces."""
     found = set()
     for piece in pieces:
         found |= {pattern for pattern in wanted if pattern not in found and pattern in piece}

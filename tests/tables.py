@@ -1,4 +1,4 @@
-"""The tables that tests take their product of, which part of it is quick, and bounds from Monte Carlo error."""
+"""Tables of methods, posteriors and networks whose product is tested, its quick part, and Monte Carlo bounds."""
 
 import itertools
 from dataclasses import replace
@@ -44,7 +44,7 @@ METHODS = {
     "StaleSGLD": lambda **options: StaleSGLD(step_size=0.02, staleness=(0, 3, 1, 2, 3, 1), **options),
     "FALD": lambda **options: FALD(step_size=0.01, local_steps=3, correlation=0.6, **options),
 }
-# Of these, on unreliable links: one constant serves both of GT-DULA's steps.
+# Methods on unreliable links, with one constant for both of GT-DULA's steps.
 OVER_LINKS = {
     "DESGLD": METHODS["DESGLD"],
     "GTDULA": lambda **options: GTDULA(step_size=0.002, consensus_step=0.1, tracking_step=0.1, **options),
@@ -65,7 +65,7 @@ NETWORKS = {
     "irregular": accord.Network.from_edges(AGENTS, [(0, 1), (0, 2), (0, 3), (1, 2), (3, 4), (4, 5), (3, 5), (2, 5)]),
 }
 
-# The same with links that are not reliable.
+# Networks with unreliable links.
 LINKS = {
     "lossy": NETWORKS["ring"].links(loss=0.3),
     "late": NETWORKS["irregular"].links(loss=0.1, delay=3),
@@ -89,7 +89,7 @@ def walk(post, network, method=None, **options):
 
 
 def rows(dim, agents=AGENTS, seed=0):
-    """Pairs (X, y) of a linear regression with 2 to 12 rows an agent, and columns of unequal scale."""
+    """Pairs (X, y) of a linear regression with 2 to 12 rows per agent and columns of unequal scale."""
     rng = np.random.default_rng(seed)
     truth = np.arange(1.0, dim + 1.0)
     shards = []
@@ -100,7 +100,7 @@ def rows(dim, agents=AGENTS, seed=0):
 
 
 def unequal_shards(dim, agents=AGENTS, seed=0):
-    """The linear regression of these rows."""
+    """The linear regression of `rows`."""
     return accord.models.linear_regression(rows(dim, agents, seed), noise_scale=2.0, prior_variance=10.0)
 
 
@@ -120,13 +120,13 @@ def unequal_curvature(dim, agents=AGENTS, seed=0):
 
 
 def equal_curvature(dim):
-    """Gaussian potentials with far means and one covariance: the average of gossiping agents is on its own."""
+    """Gaussian potentials with distant means and one covariance: agents' average is a Langevin chain."""
     H = np.diag(np.linspace(0.5, 1.5, dim)) + 0.1
     means = 2.0 * np.random.default_rng(0).standard_normal((AGENTS, dim))
     return accord.models.gaussian(means, np.stack([np.linalg.inv(H)] * AGENTS))
 
 
-# The potentials of the first two, by their formulas.
+# Potentials of the first two posteriors.
 POTENTIALS = {
     "shards": lambda dim: regression(rows(dim), 2.0, 10.0),
     "curvature": lambda dim: gaussian_potentials(*gaussians(dim)),
@@ -140,26 +140,26 @@ def start(dim):
 
 
 def among(names, *quick):
-    """The names as parameters of a test, all but the quick ones slow."""
+    """The names as parameters of a test, slow except for the quick ones."""
     assert set(quick) <= set(names)
     return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
 def pairs(first, second, quick):
-    """All pairs of two names as parameters of a test, all but the quick ones slow."""
+    """All pairs of names as parameters of a test, slow except for the quick ones."""
     quick, product = set(quick), list(itertools.product(first, second))
     assert quick <= set(product)
     return [pytest.param(*pair, marks=() if pair in quick else pytest.mark.slow) for pair in product]
 
 
 def quadrature(post, points):
-    """Means and standard deviations of a posterior of few parameters, on a grid of so many points an axis."""
+    """Means and standard deviations of a posterior of few parameters, on a grid with this number of points per axis."""
     mean, cov = quadrature_moments(post, points)
     return mean, np.sqrt(np.diag(cov))
 
 
 def quadrature_moments(post, points):
-    """Mean and covariance of a posterior of few parameters, on a grid of so many points an axis.
+    """Mean and covariance of a posterior of few parameters, on a grid with this number of points per axis.
 
     The axes reach 8 standard deviations of the Gaussian at the mode to each side.
     """

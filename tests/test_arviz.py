@@ -1,4 +1,4 @@
-"""ArviZ reads runs: names, coordinates, log likelihoods."""
+"""Runs in ArviZ: names, coordinates, log likelihoods."""
 
 import arviz_stats
 import numpy as np
@@ -24,9 +24,9 @@ def run():
     return accord.sample(post, accord.Network.ring(3), draws=500)
 
 
-def test_names_are_those_of_the_model_and_agents_are_one_where_they_agree(run, tmp_path):
+def test_names_are_the_models_and_equal_agents_have_no_axis(run, tmp_path):
     tree = run.to_datatree()
-    # a stroke would part groups of the tree
+    # a slash would separate groups of the tree
     names = ["Intercept", "age", "C(pain)[none]", "C(pain)[some]", "sigma"]
     assert list(tree["posterior"].data_vars) == names and tree["posterior"]["age"].dims == ("chain", "draw")
     table = arviz_stats.summary(tree)
@@ -53,7 +53,7 @@ def test_sites_are_the_coordinates_of_agents(tmp_path):
         np.testing.assert_array_equal(one.agents, [0, 2])
 
 
-def test_a_name_with_a_stroke_is_written_and_read(tmp_path):
+def test_a_name_with_a_slash_is_written_and_read(tmp_path):
     post = accord.models.glm(study(), "stay ~ I(age / 10)", "normal")
     run = accord.sample(post, accord.Network.ring(3), draws=100)
     assert "I(age \u2215 10)" in run.to_datatree()["posterior"]
@@ -61,7 +61,7 @@ def test_a_name_with_a_stroke_is_written_and_read(tmp_path):
     assert accord.Run.load(tmp_path / "run.nc").names == ("Intercept", "I(age / 10)", "sigma")
 
 
-def test_log_likelihoods_are_those_of_the_rows(run):
+def test_log_likelihoods_equal_the_closed_form(run):
     tree, post, net = (
         run.to_datatree(),
         accord.models.glm(study(), "stay ~ age + C(pain)", "normal"),
@@ -79,12 +79,12 @@ def test_log_likelihoods_are_those_of_the_rows(run):
     np.testing.assert_allclose(rows[2, 7], expected, rtol=1e-10)
     found, own = arviz_stats.loo(tree), accord.loo(run, post, net)
     np.testing.assert_allclose([found.elpd, found.p], [own.elpd, own.p], rtol=1e-6)
-    # ArviZ 1 takes the variance of rows as that of a sample
+    # ArviZ 1 uses the unbiased variance
     np.testing.assert_allclose(found.se, own.se, rtol=3e-3)
 
 
 @pytest.mark.long
-def test_log_likelihoods_of_a_run_from_a_file_are_those_of_the_run(run, tmp_path):
+def test_a_run_from_a_file_has_the_same_log_likelihoods(run, tmp_path):
     post, net = accord.models.glm(study(), "stay ~ age + C(pain)", "normal"), accord.Network.ring(3)
     run.save(tmp_path / "run.nc")
     found = accord.log_likelihood(accord.Run.load(tmp_path / "run.nc"), post, net)
@@ -92,14 +92,14 @@ def test_log_likelihoods_of_a_run_from_a_file_are_those_of_the_run(run, tmp_path
 
 
 @pytest.mark.long
-def test_log_likelihoods_that_there_are_not_are_refused():
+def test_rows_without_separate_log_likelihoods_are_refused():
     net = accord.Network.ring(3)
     post = accord.models.glm(study(), "stay ~ age + (1 | site)", "normal")
     mixed = accord.sample(post, net, draws=50)
-    with pytest.raises(ValueError, match="rows have no log likelihoods of their own: rows share latents"):
+    with pytest.raises(ValueError, match="rows have no separate log likelihoods: they share latents"):
         accord.log_likelihood(mixed, post, net)
     post = accord.models.gaussian(np.zeros((3, 1)), np.ones((3, 1, 1)))
-    with pytest.raises(ValueError, match="of their own: the rows of an agent enter together"):
+    with pytest.raises(ValueError, match="no separate log likelihoods: log_likelihood returns one number per shard"):
         accord.log_likelihood(accord.sample(post, net, draws=50), post, net)
     post = accord.models.glm(study(), "stay ~ age", "normal")
     masked = accord.sample(post, net, draws=50, engine=accord.engines.Local(masks=True))

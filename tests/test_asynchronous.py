@@ -1,4 +1,4 @@
-"""D-ULA whose agents wake at random."""
+"""D-ULA with agents that wake at random."""
 
 import itertools
 
@@ -62,31 +62,31 @@ def test_asynchronous_draws_have_the_moments_of_their_random_rounds(awake):
         mean, cov = exact.at(k)
         x = run.draws[:, k - 1, :, 0].astype(float) - mean
         assert np.abs(x.mean(axis=0) / (x.std(axis=0) / np.sqrt(len(x)))).max() < Z_BOUND
-        # products of draws that are no Gaussians, against their own spread
+        # products of non-Gaussian draws, compared with their own spread
         products = np.einsum("ci,cj->cij", x, x)
         z = (products.mean(axis=0) - cov) / (products.std(axis=0) / np.sqrt(len(x)))
         assert np.abs(z).max() < Z_BOUND
     updates = run.statistics["updates"][:, -1].mean()
-    # of the agent with the most: above what one agent has, by at most some standard deviations
+    # the largest count of all agents: above the mean by at most some standard deviations
     assert 30 * awake < updates < 30 * awake + 4.0 * np.sqrt(30 * awake * (1.0 - awake))
 
 
-def test_the_bias_and_the_heat_of_waking_at_random_are_what_the_docstring_says():
-    # equal curvatures: the average is its own, but for the gradients that a round happens to see
+def test_the_bias_and_extra_temperature_match_the_docstring():
+    # with equal curvatures the average depends on disagreement only by the choice of gradients
     post, beta, awake, step = equal_curvature(1), 0.15, 0.4, 1e-4
     H, exact = post.hessians()[:, 0, 0], post.exact().cov[0, 0]
     mean, cov = RandomRounds(post, step, beta, awake).stationary()
     slopes = (post.gradients(post.mode())[:, 0] ** 2 + H**2 * exact).sum()
-    # besides the heat of Langevin's own step
+    # in addition to the excess variance of the Langevin step
     heat = cov.mean() / exact - 1.0 - awake * step * H.sum() / 2.0
     assert heat == pytest.approx(step * (1.0 - awake) * slopes / 2.0, rel=0.02)
-    # agents differ as under D-ULA whose step and pull are those that are awake at once
+    # agents differ as under D-ULA with the step and pull of agents that are awake at once
     plain = accord.law(post, NET, DULA(awake * step, awake**2 * beta)).stationary().joint.mean
     np.testing.assert_allclose(mean, plain, rtol=1e-8)
 
 
 @pytest.mark.long
-def test_where_all_are_awake_it_is_dula():
+def test_with_all_agents_awake_it_is_dula():
     steps = (Polynomial(0.05, 4.0, 0.8), Polynomial(0.3, 2.0, 0.3))
     lengths = dict(draws=30, burn_in=0, chains=2, seed=2)
     with jax.enable_x64(True):
@@ -95,7 +95,7 @@ def test_where_all_are_awake_it_is_dula():
     np.testing.assert_allclose(run.draws, plain.draws, atol=1e-10)
 
 
-def test_nothing_leaves_who_sleeps():
+def test_sleeping_agents_send_zeros():
     method = AsynchronousULA(0.1, 0.1)
     state = method.init(None, jnp.ones(2), None)._replace(awake=jnp.zeros(()))
     for leaf in jax.tree.leaves(method.message(None, state)):
@@ -112,7 +112,7 @@ def test_nothing_leaves_who_sleeps():
         (lambda: sample(AsynchronousULA(0.01, 9.0)), r"consensus_step must be below 2 / lambda_max\(L\)"),
     ],
 )
-def test_what_does_not_fit_is_named(make, message):
+def test_invalid_arguments_raise_clear_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

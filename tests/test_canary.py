@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import accord
 from accord import models
-from accord.base.errors import DataError, place_of, told
+from accord.base.errors import DataError, place_of, safe_text
 from accord.cli.commands import app
 from accord.data import Policy, as_study, at_sites, describe, study
 
@@ -359,19 +359,19 @@ def test_a_model_of_pymc(pymc_model, name):
     require_silent(said(lambda: accord.from_pymc(pymc_model, [lambda: own, other], example=other).sizes)[1])
 
 
-# --- what is told instead ---
+# --- error messages without data ---
 
 
-def test_an_error_of_others_is_told_by_kind_and_line():
+def test_other_errors_are_described_by_type_and_line():
     def unlucky():
         return int(TEXT)
 
     try:
         unlucky()
     except ValueError as error:
-        found = told(error)
+        found = safe_text(error)
     line = unlucky.__code__.co_firstlineno + 1
     assert found == f"ValueError in unlucky, line {line} of {__file__} (its text may quote data)"
-    assert told(DataError("line 3 of it")) == "line 3 of it"
-    assert told(FileNotFoundError(2, "No such file", "a.csv")) == "FileNotFoundError: No such file: a.csv"
+    assert safe_text(DataError("line 3 of it")) == "line 3 of it"
+    assert safe_text(FileNotFoundError(2, "No such file", "a.csv")) == "FileNotFoundError: No such file: a.csv"
     assert place_of(ValueError()) == ""

@@ -1,4 +1,4 @@
-"""Agents' connections and what they carry, without Ray: agents are threads here, or processes that open sockets."""
+"""Connections and messages of agents without Ray, with agents as threads or as processes with sockets."""
 
 import gc
 import json
@@ -32,7 +32,7 @@ from accord.samplers import DADMMS, DESGLD, GCMC, HubSGLD
 from accord.samplers.costs import messages_per_round
 
 RUN = b"r" * 16
-# of an agent that calls and is not called
+# address of an agent that calls and is not called
 NOWHERE = Peer("127.0.0.1", 0, Identity().certificate)
 PARTS = {"method": "DESGLD (1f)", "chains": "4"}
 
@@ -52,7 +52,7 @@ CONNECTED = [name for name in NETWORKS if name != "empty"]
 
 
 def at_once(jobs, seconds=60.0):
-    """What each job returns or raises, all run at the same time; a job that does not end fails the test."""
+    """Run jobs concurrently. Returns their results or errors. A job that does not end fails the test."""
     outcomes = [None] * len(jobs)
 
     def run(place, job):
@@ -79,7 +79,7 @@ def without_errors(outcomes):
 
 
 def connected(network, everyone, limit=20.0, attempt=1, parts=PARTS):
-    """What connecting came to at each agent."""
+    """Connect all agents. Returns None or an error by agent."""
     places = {i: one.own for i, one in enumerate(everyone)}
 
     def join(i):
@@ -92,7 +92,7 @@ def connected(network, everyone, limit=20.0, attempt=1, parts=PARTS):
 
 @contextmanager
 def listening(count):
-    # what is there already is not looked through for what was left open below, which takes most of the time
+    # exclude existing objects from the collection below, which takes most of the time
     gc.freeze()
     everyone = [Channels(i, "127.0.0.1") for i in range(count)]
     try:
@@ -100,7 +100,7 @@ def listening(count):
     finally:
         for one in everyone:
             one.close()
-        # a socket that was left open is a warning, and here an error
+        # an open socket is a warning, here an error
         gc.collect()
         gc.unfreeze()
 
@@ -140,7 +140,7 @@ def test_messages_arrive_whole_and_in_order(name):
         without_errors(at_once([lambda i=i: rounds(i, everyone[i]) for i in range(network.num_agents)]))
 
 
-def test_large_messages_both_ways_do_not_lock_up():
+def test_large_messages_both_ways_do_not_deadlock():
     network, size = Network.complete(3), 16 * 2**20
 
     def rounds(agent, own):
@@ -189,10 +189,10 @@ def test_processes_exchange_large_messages():
     assert process.returncode == 0
 
 
-def test_connections_are_made_anew():
+def test_reconnecting_replaces_connections():
     network = Network.ring(4)
     with joined(network) as everyone:
-        # what is left of the first set, half a message, is not heard
+        # the rest of a message on the first set is dropped
         everyone[0]._links[1].wire.send(b"rest")
         for attempt in (2, 3):
             without_errors(connected(network, everyone, attempt=attempt))
@@ -205,11 +205,11 @@ def test_connections_are_made_anew():
             assert without_errors(at_once(jobs)) == [{(i - 1) % 4: b"x"} for i in range(4)]
 
 
-# --- what goes wrong with a message ---
+# --- errors of messages ---
 
 
 def sends(agent, content):
-    """Send bytes to agent 0, without more of a label than is in them."""
+    """Send raw bytes to agent 0."""
     agent._links[0].send(content)
     assert agent._links[0].flushed()
 
@@ -259,12 +259,12 @@ def test_a_closed_neighbour_is_lost_at_once(how):
     ("header", "message"),
     [
         (label(run=b"s" * 16), "agent 1 sent a message of agent 1, round 0.* and of another run"),
-        (label(round=5), "round 5, exchange 0, attempt 1, where round 0, exchange 0, attempt 1 was due$"),
-        (label(exchange=2), "exchange 2, attempt 1, where round 0, exchange 0"),
-        (label(attempt=9), "attempt 9, where round 0, exchange 0, attempt 1 was due"),
+        (label(round=5), "round 5, exchange 0, attempt 1, expected round 0, exchange 0, attempt 1$"),
+        (label(exchange=2), "exchange 2, attempt 1, expected round 0, exchange 0"),
+        (label(attempt=9), "attempt 9, expected round 0, exchange 0, attempt 1"),
     ],
 )
-def test_a_message_that_was_not_due_is_refused(header, message):
+def test_a_message_with_an_unexpected_label_is_refused(header, message):
     with joined(Network.path(2)) as (first, second):
         second.exchange(header, {0: b"hello"}, {}, 5.0)
         with pytest.raises(ForeignMessageError, match=message):
@@ -279,19 +279,18 @@ def test_a_message_of_another_sender_is_refused():
 
 
 @pytest.mark.parametrize("announced", [6, 3 * 2**30, 2**64 - 1])
-def test_a_message_longer_than_what_is_due_is_refused_before_it_is_read(announced, monkeypatch):
+def test_a_message_longer_than_expected_is_refused_before_it_is_read(announced, monkeypatch):
     with joined(Network.path(2)) as (first, second):
-        # no memory is taken for it
-        monkeypatch.setattr(channels_module, "bytearray", lambda length: pytest.fail("memory was taken"), raising=False)
+        monkeypatch.setattr(channels_module, "bytearray", lambda length: pytest.fail("allocated"), raising=False)
         sends(second, _HEADER.pack(*label(), 1, announced))
-        with pytest.raises(ForeignMessageError, match=f"agent 1 announced a message of {announced} bytes where 5 were"):
+        with pytest.raises(ForeignMessageError, match=f"a message of {announced} bytes, expected at most 5"):
             first.exchange(label(), {}, {1: 5}, 5.0)
 
 
 # --- greetings ---
 
 
-def test_who_differs_is_named_on_both_sides():
+def test_a_difference_is_named_on_both_sides():
     with listening(2) as everyone:
         first, second = connected(Network.path(2), everyone, parts=[PARTS, {**PARTS, "chains": "2"}])
     assert str(first) == "agent 1 is not in the run of agent 0 (here and there: chains 4 and chains 2)"
@@ -334,15 +333,15 @@ def hanging_up(stranger):
 
 
 def huge(stranger):
-    # a TLS record that begins a message of 16 MB
+    # the first TLS record of a message of 16 MB
     stranger.sendall(b"\x16\x03\x01\x40\x00" + b"\x01\xff\xff\xff" + bytes(2**14))
 
 
 def hello(stranger):
-    # the client's half of a handshake, and nothing after it
+    # only the client's half of a handshake
     outgoing = ssl.MemoryBIO()
     with pytest.raises(ssl.SSLWantReadError):
-        nobody().wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
+        anonymous().wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
     stranger.sendall(outgoing.read())
 
 
@@ -352,7 +351,7 @@ def plaintext(stranger):
 
 def trickle(stranger):
     with pytest.raises(OSError):
-        # the label of a TLS record, which then comes byte by byte
+        # the header of a TLS record, with its content byte by byte
         stranger.sendall(b"\x16\x03\x01\x40\x00")
         while True:
             stranger.sendall(b"\x01")
@@ -379,7 +378,7 @@ def test_strangers_neither_end_nor_delay_a_run(behave, monkeypatch):
 
 
 def beside(first, second, job):
-    """What a job returns while agent 0 waits for agent 1, which connects after the job."""
+    """The result of a job while agent 0 waits for agent 1, which connects after the job."""
 
     def then():
         found = job()
@@ -393,11 +392,11 @@ def beside(first, second, job):
 def test_a_stranger_that_takes_too_long_is_closed(monkeypatch):
     monkeypatch.setattr("accord.engines.silo.handshake._GREETING_SECONDS", 0.2)
     with listening(2) as (first, second), socket.create_connection(first.own[:2]) as stranger:
-        # it ends where the agent closes the connection
+        # the trickle ends when the agent closes the connection
         beside(first, second, lambda: trickle(stranger))
 
 
-def test_a_stranger_does_not_make_the_wait_longer(monkeypatch):
+def test_a_stranger_does_not_extend_the_timeout(monkeypatch):
     monkeypatch.setattr("accord.engines.silo.handshake._GREETING_SECONDS", 0.2)
     with listening(2) as (first, _):
         stranger = socket.create_connection(first.own[:2])
@@ -405,13 +404,13 @@ def test_a_stranger_does_not_make_the_wait_longer(monkeypatch):
         thread.start()
         with pytest.raises(LateNeighbourError):
             first.connect({1: NOWHERE}, 1, PARTS, 0.5)
-        # the listener hears others once they are gone
+        # the agent closed the connection
         thread.join(5.0)
         assert not thread.is_alive()
         stranger.close()
 
 
-def test_of_too_many_strangers_the_oldest_is_closed(monkeypatch):
+def test_the_oldest_of_too_many_strangers_is_closed(monkeypatch):
     monkeypatch.setattr(channels_module, "_MOST_STRANGERS", 3)
     with listening(2) as (first, second):
         crowd = [socket.create_connection(first.own[:2], timeout=5.0) for _ in range(5)]
@@ -433,13 +432,13 @@ def test_a_crowd_of_silent_strangers_does_not_delay_a_run():
         crowd = [socket.create_connection(everyone[0].own[:2]) for _ in range(300)]
         began = time.monotonic()
         without_errors(connected(Network.path(2), everyone, limit=20.0))
-        # far from the seconds that one of them is listened to
+        # less than the timeout of one stranger
         assert time.monotonic() - began < 5.0
         for stranger in crowd:
             stranger.close()
 
 
-def test_a_call_from_an_address_of_no_neighbour_is_closed():
+def test_a_call_from_an_unknown_address_is_closed():
     with listening(2) as (first, _):
         hosts = ("127.0.0.9", "127.0.0.1")
         calling = [socket.create_connection(first.own[:2], source_address=(host, 0)) for host in hosts]
@@ -447,13 +446,13 @@ def test_a_call_from_an_address_of_no_neighbour_is_closed():
             hello(stranger)
         with pytest.raises(LateNeighbourError):
             first.connect({1: NOWHERE}, 1, PARTS, 0.3)
-        # not a byte for the one, the server's half of a handshake for the other
-        assert [len(heard(stranger)) > 0 for stranger in calling] == [False, True]
+        # no byte for the first, the server's half of a handshake for the second
+        assert [len(received(stranger)) > 0 for stranger in calling] == [False, True]
         for stranger in calling:
             stranger.close()
 
 
-def test_agents_call_from_the_address_that_they_listen_at():
+def test_agents_call_from_their_listening_address():
     everyone = [Channels(0, "127.0.0.1"), Channels(1, "127.0.0.9")]
     try:
         without_errors(connected(Network.path(2), everyone))
@@ -462,8 +461,8 @@ def test_agents_call_from_the_address_that_they_listen_at():
             one.close()
 
 
-def heard(wire):
-    """All bytes until the other side closes the connection."""
+def received(wire):
+    """All bytes until the peer closes the connection."""
     wire.settimeout(5.0)
     found = b""
     with suppress(ConnectionError, ssl.SSLError):
@@ -472,30 +471,30 @@ def heard(wire):
     return found
 
 
-def nobody():
-    """A client that shows no certificate and accepts any."""
+def anonymous():
+    """Settings of a client that presents no certificate and accepts any."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 
 
 def caller(agent, identity):
-    """The settings of a client that calls an agent."""
+    """Settings of a client that calls an agent."""
     return identity.context(is_server=False, peers=[agent.own])
 
 
 def shaken(agent, context):
-    """Call an agent and shake hands."""
+    """Call an agent and run the TLS handshake."""
     return context.wrap_socket(socket.create_connection(agent.own[:2], timeout=5.0))
 
 
 def greeted(agent, context, text, length=None):
-    """Call an agent and greet it with a text; the agent's greeting, once the agent has closed the connection."""
+    """Call an agent with a greeting. Returns the agent's greeting after it closed the connection."""
     with shaken(agent, context) as wire:
         wire.sendall(struct.pack("<I", len(text) if length is None else length) + text)
         (length,) = struct.unpack("<I", wire.recv(4))
         found = json.loads(wire.recv(length))
-        heard(wire)
+        received(wire)
         return found
 
 
@@ -503,15 +502,15 @@ def greeting(attempt=1, parts=PARTS):
     return json.dumps({"attempt": attempt, "parts": parts}).encode()
 
 
-def test_a_stranger_without_a_certificate_is_refused_and_learns_nothing():
+def test_a_stranger_without_a_certificate_receives_no_greeting():
     with listening(2) as (first, second):
 
         def stranger():
-            with shaken(first, nobody()) as wire:
+            with shaken(first, anonymous()) as wire:
                 shown = wire.getpeercert(binary_form=True)
                 with suppress(ConnectionError, ssl.SSLError):
                     wire.sendall(struct.pack("<I", 2) + b"{}")
-                return shown, heard(wire)
+                return shown, received(wire)
 
         shown, found = beside(first, second, stranger)
     # the certificate has a random name and a public key
@@ -541,7 +540,7 @@ def test_an_agent_with_another_certificate_is_refused():
         beside(first, second, intrude)
 
 
-def test_an_agent_that_is_called_must_be_the_one_that_answers():
+def test_a_called_agent_must_have_its_certificate():
     with listening(3) as (first, second, other):
         there = first.own._replace(certificate=other.own.certificate)
 
@@ -560,15 +559,15 @@ def test_a_neighbour_cannot_answer_for_another():
             # agent 1 answers both calls
             for _ in range(2):
                 with suppress(OSError), context.wrap_socket(server.accept()[0], server_side=True) as wire:
-                    heard(wire)
+                    received(wire)
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         port = server.getsockname()[1]
         places = {0: first.own._replace(port=port), 1: second.own}
-        with pytest.raises(LostNeighbourError, match=r"reach agent 0 .*: it shows the certificate of another agent$"):
+        with pytest.raises(LostNeighbourError, match=r"reach agent 0 .* presents the certificate of another agent$"):
             third.connect(places, 1, PARTS, 20.0)
-        # a caller that says nothing ends the second answer, if there was no second call
+        # an empty call ends the second answer, if there was no second call
         socket.create_connection(server.getsockname()).close()
         thread.join(10.0)
         assert not thread.is_alive()
@@ -631,7 +630,7 @@ def test_a_call_of_an_earlier_attempt_is_dropped():
     ],
 )
 @pytest.mark.long_from(3)
-def test_a_neighbour_that_greets_wrongly_is_closed_and_ends_nothing(text):
+def test_a_malformed_greeting_closes_only_its_connection(text):
     with listening(2) as (first, second):
         beside(first, second, lambda: greeted(first, caller(first, second._identity), text))
 
@@ -647,7 +646,7 @@ def test_a_long_greeting_is_refused_before_it_is_read():
 
 @contextmanager
 def between(monkeypatch, passed_on):
-    """Two agents whose connection goes through somebody who passes on `passed_on(content)` of what the second sends."""
+    """Two agents with a man in the middle, who forwards `passed_on(content)` for content of the second."""
     with listening(2) as (first, second), socket.create_server(("127.0.0.1", 0)) as middle:
 
         def relay(source, target, passed_on):
@@ -685,7 +684,7 @@ def between(monkeypatch, passed_on):
         assert not thread.is_alive()
 
 
-def test_nothing_that_agents_say_can_be_read_on_the_way(monkeypatch):
+def test_messages_and_greetings_are_encrypted(monkeypatch):
     seen = bytearray()
 
     def listens(content):
@@ -697,13 +696,13 @@ def test_nothing_that_agents_say_can_be_read_on_the_way(monkeypatch):
         second.exchange(label(), {0: canary}, {}, 5.0)
         assert first.exchange(label(), {}, {1: len(canary)}, 5.0)[1] == canary
     assert len(seen) > 32 + len(canary)
-    # neither the message, nor its label, nor the greeting, nor the certificate
+    # message, label, greeting and certificate
     secret = (canary, canary[:8], RUN, b"DESGLD", b"chains", second.own.certificate[-64:])
     assert not any(word in bytes(seen) for word in secret)
 
 
 @pytest.mark.parametrize("place", ["label", "content"])
-def test_a_message_that_was_changed_on_its_way_ends_the_connection(place, monkeypatch):
+def test_an_altered_message_ends_the_connection(place, monkeypatch):
     changes = []
 
     def changed(content):
@@ -721,7 +720,7 @@ def test_a_message_that_was_changed_on_its_way_ends_the_connection(place, monkey
 
 
 @pytest.mark.parametrize("how", ["twice", "left out"])
-def test_a_message_that_is_repeated_or_left_out_ends_the_connection(how, monkeypatch):
+def test_a_repeated_or_dropped_message_ends_the_connection(how, monkeypatch):
     there, sent = {"twice": 2, "left out": 0}[how], []
 
     def counted(content):
@@ -740,7 +739,7 @@ def test_a_message_that_is_repeated_or_left_out_ends_the_connection(how, monkeyp
                 first.exchange(label(round), {}, {1: 1}, 5.0)
 
 
-def test_a_recorded_connection_cannot_be_made_again(monkeypatch):
+def test_a_recorded_connection_cannot_be_replayed(monkeypatch):
     record = bytearray()
 
     def recorded(content):
@@ -755,12 +754,12 @@ def test_a_recorded_connection_cannot_be_made_again(monkeypatch):
             with socket.create_connection(first.own[:2]) as stranger:
                 stranger.sendall(record)
                 # the server's half of a handshake with other keys
-                assert heard(stranger)
+                assert received(stranger)
 
         beside(first, second, again)
 
 
-def test_the_private_key_is_encrypted_where_it_is_written(monkeypatch):
+def test_the_private_key_is_encrypted_in_its_file(monkeypatch):
     written = []
 
     class File:
@@ -782,13 +781,13 @@ def test_the_private_key_is_encrypted_where_it_is_written(monkeypatch):
     assert b"BEGIN ENCRYPTED PRIVATE KEY" in content and b"BEGIN PRIVATE KEY" not in content
 
 
-def test_without_cryptography_agents_do_not_talk(monkeypatch):
+def test_missing_cryptography_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(ImportError, match=r"pip install \"accord\[silo\]\""):
         Channels(0, "127.0.0.1")
 
 
-# --- what agents say to one another ---
+# --- collective operations ---
 
 
 @contextmanager
@@ -801,7 +800,7 @@ def mails(network, limit=20.0):
 
 
 def numbers(agents, *shapes):
-    """Arrays of each agent, (agent, 1, ..., chain), of different widths and kinds."""
+    """Arrays (agent, 1, ..., chain) with different dtypes."""
     rng = np.random.default_rng(1)
     kinds = [np.float32, np.float64, np.int32]
     return [(100 * rng.standard_normal((agents, 1, *shape))).astype(kinds[k % 3]) for k, shape in enumerate(shapes)]
@@ -814,7 +813,7 @@ def everywhere(found, job):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_swap_brings_the_neighbours_messages(name):
+def test_swap_returns_the_neighbours_messages(name):
     network = NETWORKS[name]
     x, y = numbers(network.num_agents, (3, 4), (4,))
     with mails(network) as found:
@@ -835,7 +834,7 @@ def test_swap_brings_the_neighbours_messages(name):
 
 
 @pytest.mark.parametrize("name", CONNECTED)
-def test_swap_in_turn_brings_them_to_one_colour(name):
+def test_swap_in_a_turn_sends_to_one_colour(name):
     network, colors = NETWORKS[name], NETWORKS[name].coloring()
     (x,) = numbers(network.num_agents, (2, 3))
 
@@ -845,12 +844,12 @@ def test_swap_in_turn_brings_them_to_one_colour(name):
     with mails(network) as found:
         for i, got in enumerate(everywhere(found, turns)):
             for color, part in enumerate(got):
-                hears = color == colors[i]
+                receives = color == colors[i]
                 np.testing.assert_array_equal(
-                    part, x[network.neighbors(i), 0] + color if hears else np.zeros_like(part)
+                    part, x[network.neighbors(i), 0] + color if receives else np.zeros_like(part)
                 )
                 assert part.shape == (len(network.neighbors(i)), 2, 3)
-        # each agent hears its neighbours once, so that it sends once to each of them
+        # each agent receives once from each neighbour, and so sends once to each
         assert [communicator.bytes_sent for communicator in found] == (network.degrees * x[0].nbytes).tolist()
 
 
@@ -877,11 +876,11 @@ def test_total_is_the_sum_with_the_same_bytes_everywhere(name):
 
 
 @pytest.mark.parametrize("name", CONNECTED)
-def test_letters_are_handed_out_in_the_given_order(name):
+def test_letters_follow_the_given_order(name):
     network = NETWORKS[name]
     x, y = numbers(network.num_agents, (2, 3), (3,))
     rng = np.random.default_rng(4)
-    # another order in each chain
+    # one order per chain
     order = np.stack([rng.permutation(network.num_agents) for _ in range(3)], axis=-1)[:, None]
     with mails(network) as found:
         got = everywhere(found, lambda i, communicator: communicator.permute(0, order, x[i], y[i]))
@@ -895,31 +894,30 @@ def test_letters_are_handed_out_in_the_given_order(name):
 
 
 @pytest.mark.parametrize("name", CONNECTED)
-def test_the_hub_asks_and_everybody_answers(name):
+def test_all_agents_answer_queries_of_the_hub(name):
     network = NETWORKS[name]
     questions = np.random.default_rng(2).standard_normal((3, 4, 2))
 
-    def told(agent, question):
+    def reply(agent, question):
         return question * (agent + 1) + agent
 
-    def talk(i, communicator):
+    def session(i, communicator):
         if communicator.parent is None:
-            answers = [communicator.ask(question, told(i, question)) for question in questions]
+            answers = [communicator.query(question, reply(i, question)) for question in questions]
             communicator.dismiss()
             return answers
-        communicator.answer(lambda content: told(i, np.frombuffer(content).reshape(4, 2)).tobytes(), 4 * 2 * 8)
-        # the talks after it are in step
+        communicator.answer(lambda content: reply(i, np.frombuffer(content).reshape(4, 2)).tobytes(), 4 * 2 * 8)
         return None
 
     def both(i, communicator):
-        return talk(i, communicator), communicator.total(1, np.float64(i)), talk(i, communicator)
+        return session(i, communicator), communicator.total(1, np.float64(i)), session(i, communicator)
 
     with mails(network) as found:
         got = everywhere(found, both)
         root = network.aggregation.root
-        for asked in (got[root][0], got[root][2]):
-            for question, answers in zip(questions, asked, strict=True):
-                expected = np.stack([told(i, question) for i in range(network.num_agents)], axis=-2)
+        for replies in (got[root][0], got[root][2]):
+            for question, answers in zip(questions, replies, strict=True):
+                expected = np.stack([reply(i, question) for i in range(network.num_agents)], axis=-2)
                 np.testing.assert_array_equal(answers, expected)
         assert all(total == [sum(range(network.num_agents))] for _, total, _ in got)
 
@@ -933,42 +931,42 @@ def test_a_message_of_another_length_is_refused():
                 lambda: found[1].channels.exchange(label(exchange=4), {0: b"x" * 7}, {}, 5.0),
             ]
         )
-    assert str(outcomes[0]) == "a message of 7 bytes came where 24 were due"
+    assert str(outcomes[0]) == "a message has 7 bytes, expected 24"
 
 
 def sent_to_root(found, exchange, content):
-    """What the root of a path of two says where a sum or letters are due, and something else comes."""
+    """A job in which agent 1 sends other content than a sum or letters to the root."""
     return lambda: found[1].channels.exchange(label(exchange=exchange), {0: content}, {}, 5.0)
 
 
-@pytest.mark.parametrize("talk", ["total", "swap", "permute", "ask"])
-def test_every_talk_knows_how_long_a_message_may_be(talk):
+@pytest.mark.parametrize("operation", ["total", "swap", "permute", "query"])
+def test_every_operation_checks_the_length_of_messages(operation):
     network = Network.path(2)
-    talks = {
+    operations = {
         "total": (4, lambda one: one.total(0, np.zeros(3))),
         "swap": (3, lambda one: one.swap(0, EVERY_COLOR, np.zeros((1, 3)))),
         "permute": (4, lambda one: one.permute(0, np.zeros((2, 1, 1), int), np.zeros((1, 3, 1)))),
-        "ask": (4, lambda one: one.ask(np.zeros(2), np.zeros(3))),
+        "query": (4, lambda one: one.query(np.zeros(2), np.zeros(3))),
     }
-    exchange, speak = talks[talk]
-    for size, said in ((25, "announced a message of 25 bytes where 24"), (23, "a message of 23 bytes came where 24")):
+    exchange, call = operations[operation]
+    for size, message in ((25, "of 25 bytes, expected at most 24"), (23, "a message has 23 bytes, expected 24")):
         with mails(network) as found:
-            answer, _ = at_once([lambda: speak(found[0]), sent_to_root(found, exchange, bytes(size))])
-        assert isinstance(answer, ForeignMessageError) and said in str(answer)
+            answer, _ = at_once([lambda: call(found[0]), sent_to_root(found, exchange, bytes(size))])
+        assert isinstance(answer, ForeignMessageError) and message in str(answer)
 
 
 @pytest.mark.parametrize("size", [2, 9, 18])
-def test_a_question_of_another_length_is_refused(size):
+def test_a_query_of_another_length_is_refused(size):
     with mails(Network.path(2)) as found:
         jobs = [
             lambda: found[0].channels.exchange(label(exchange=5), {1: bytes(size)}, {}, 5.0),
-            lambda: found[1].answer(lambda content: pytest.fail("it was answered"), 8),
+            lambda: found[1].answer(lambda content: pytest.fail("the query was answered"), 8),
         ]
         _, error = at_once(jobs)
     assert isinstance(error, ForeignMessageError)
 
 
-def test_agents_in_different_talks_find_out():
+def test_different_rounds_of_agents_are_an_error():
     network = Network.path(2)
     with mails(network) as found:
         jobs = [
@@ -978,14 +976,14 @@ def test_agents_in_different_talks_find_out():
         outcomes = at_once(jobs)
         assert all(isinstance(outcome, ForeignMessageError) for outcome in outcomes)
         assert all(communicator.failure is outcome for communicator, outcome in zip(found, outcomes, strict=True))
-        assert "round 1, exchange 0, attempt 1, where round 0" in str(outcomes[0])
-        # what failed once is not told of what fails later
+        assert "round 1, exchange 0, attempt 1, expected round 0" in str(outcomes[0])
+        # a new attempt clears the failure
         found[0].begin(2, 0)
         assert found[0].failure is None
 
 
-def test_methods_say_what_mail_sends():
-    """One number for each way of talking that the engine has."""
+def test_messages_per_round_equal_sent_messages():
+    """The count of each kind of exchange."""
     network = NETWORKS["random"]
     assert messages_per_round(DADMMS(1.0).needs(2), network)[1].tolist() == network.degrees.tolist()
     assert messages_per_round(DESGLD(0.1, mix_rounds=3).needs(2), network)[1].tolist() == (3 * network.degrees).tolist()

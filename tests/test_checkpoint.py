@@ -1,4 +1,4 @@
-"""A run that is lost and taken up again has the draws of an undisturbed one, whatever happened to its files."""
+"""A resumed run has the draws of an uninterrupted run, also after damage to its files."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from accord.sampling import checkpointing
 
 
 class LostError(Exception):
-    """Stands for a crash."""
+    """A crash."""
 
 
 def draw(case="ring/DESGLD", folder=None, **changes):
@@ -42,7 +42,7 @@ def draw(case="ring/DESGLD", folder=None, **changes):
 
 
 def lose(monkeypatch, saves, *arguments, error=LostError, **options):
-    """Start a run that crashes right after so many checkpoints."""
+    """Start a run that crashes after `saves` checkpoints. Returns the rounds of the checkpoints."""
     save, made = checkpointing.Checkpointer.save, []
 
     def counted(self, carry):
@@ -58,7 +58,7 @@ def lose(monkeypatch, saves, *arguments, error=LostError, **options):
 
 
 def first_rounds_alone(patch):
-    """Let the local engine make the first rounds, by which a run is recognised, and no others."""
+    """Let the local engine run the first rounds of the resume check, and no others."""
     record = accord.engines.local.LocalEngine.record
 
     def few(self, carry, draws, thin):
@@ -87,7 +87,7 @@ SLOW = ["ring/GCMC-mala", "star/HubSGLD", "irregular/Replicated-mala"]
 def resumed():
     for case in (*QUICK, *SLOW):
         yield pytest.param(case, "local", marks=() if case in QUICK else pytest.mark.slow)
-    # the mesh saves its arrays as the local engine does
+    # the mesh engine saves arrays with the code of the local engine
     for case in ("irregular/Gibbs", "ring/GCMC-mala"):
         yield pytest.param(case, "mesh", marks=() if case in QUICK else pytest.mark.slow)
 
@@ -96,26 +96,26 @@ def resumed():
 @pytest.mark.long_from(1)
 def test_resumed_equals_uninterrupted(case, engine, tmp_path, monkeypatch):
     expected = draw(case, engine=engine)
-    # in burn-in, at its end and among the draws, where 8 is no multiple of thin
+    # crashes in burn-in, at its end and among the draws, as 8 is no multiple of thin
     assert lose(monkeypatch, 2, case, folder=tmp_path, engine=engine) == [8, 16]
     assert lose(monkeypatch, 1, case, folder=tmp_path, engine=engine) == [26]
     assert lose(monkeypatch, 2, case, folder=tmp_path, engine=engine) == [32, 41]
     assert_same(draw(case, tmp_path, engine=engine), expected)
 
 
-def test_every_round_is_a_draw_and_none_is_lost_or_doubled(tmp_path, monkeypatch):
+def test_with_thin_one_no_draw_is_lost_or_duplicated(tmp_path, monkeypatch):
     expected = draw(thin=1)
-    # the newest state holds: 32 - 20 draws are there
+    # the newest checkpoint has all 32 - 20 draws
     assert lose(monkeypatch, 4, folder=tmp_path, thin=1) == [8, 16, 24, 32]
     with monkeypatch.context() as patch:
         first_rounds_alone(patch)
         assert_same(draw(folder=tmp_path, thin=1), expected)
-    # and the one before it goes on where its draws end
+    # the previous checkpoint resumes at its own draws
     files(tmp_path, "states")[-1].unlink()
     assert_same(draw(folder=tmp_path, thin=1), expected)
 
 
-def test_a_finished_run_is_returned_and_more_draws_go_on_from_it(tmp_path, monkeypatch):
+def test_a_finished_run_is_returned_and_can_be_extended(tmp_path, monkeypatch):
     first = draw(folder=tmp_path)
     with monkeypatch.context() as patch:
         first_rounds_alone(patch)
@@ -127,10 +127,10 @@ def test_a_finished_run_is_returned_and_more_draws_go_on_from_it(tmp_path, monke
     assert_same(draw(folder=tmp_path, draws=31, checkpoint_every=50), draw(draws=31))
 
 
-def test_checkpoints_wait_for_the_clock_where_no_rounds_are_given(tmp_path, monkeypatch):
+def test_checkpoints_follow_the_clock_without_checkpoint_every(tmp_path, monkeypatch):
     options = {"draws": 400, "thin": 1, "checkpoint_every": None}
     expected = draw(**options)
-    # at once, were it not for what writing one takes
+    # no minimum interval
     monkeypatch.setattr(checkpointing, "_SECONDS", 0.0)
     with monkeypatch.context() as patch:
         patch.setattr(checkpointing, "_TIMES", 0.0)
@@ -140,7 +140,7 @@ def test_checkpoints_wait_for_the_clock_where_no_rounds_are_given(tmp_path, monk
     with monkeypatch.context() as patch:
         patch.setattr(checkpointing, "_TIMES", 1e9)
         rare = lose(patch, 2, folder=tmp_path / "rare", **options)
-    # the first of them tells what writing takes, the second is the last
+    # the first checkpoint measures the time of a write, the second is at the end
     assert rare == [made[0], 420]
     assert len(files(tmp_path, "draws")) > len(files(tmp_path / "rare", "draws"))
 
@@ -150,7 +150,7 @@ def files(folder, kind):
 
 
 def damage(path, rng):
-    """Cut a file off somewhere, or change a few bytes of it."""
+    """Truncate a file or change some of its bytes."""
     content = bytearray(path.read_bytes())
     if rng.random() < 0.5:
         path.write_bytes(content[: rng.integers(len(content))])
@@ -162,25 +162,25 @@ def damage(path, rng):
 
 @pytest.mark.parametrize("attempt", range(12))
 @pytest.mark.long_from(5)
-def test_damaged_files_are_named_and_cost_no_draw(attempt, tmp_path, monkeypatch):
+def test_damaged_files_are_named_and_change_no_draw(attempt, tmp_path, monkeypatch):
     rng = np.random.default_rng(attempt)
     expected = draw()
     lose(monkeypatch, 5, folder=tmp_path)
     everything = files(tmp_path, "states") + files(tmp_path, "draws")
     assert len(files(tmp_path, "states")) == 2
     chosen = rng.choice(everything, size=rng.integers(1, len(everything) + 1), replace=False)
-    # the first attempts lose the newest state, both of them
+    # attempt 0 loses the newest state, attempt 1 both
     chosen = {0: everything[1:2], 1: everything[:2]}.get(attempt, chosen)
     for path in chosen:
         damage(path, rng)
-    with pytest.warns(UserWarning, match="is torn or corrupt; it is left out") as warned:
+    with pytest.warns(UserWarning, match="is truncated or corrupt and is skipped") as warned:
         assert_same(draw(folder=tmp_path), expected)
     assert {str(path) for path in chosen} == {str(w.message).split()[2] for w in warned}
-    # all has been written anew
+    # all files were rewritten
     assert_same(draw(folder=tmp_path), expected)
 
 
-def test_a_lost_write_leaves_the_file_before_it(tmp_path, monkeypatch):
+def test_an_interrupted_write_keeps_the_previous_file(tmp_path, monkeypatch):
     expected = draw()
     lose(monkeypatch, 4, folder=tmp_path)
     for path in (tmp_path / "process-0" / "states", tmp_path / "process-0" / "draws"):
@@ -191,24 +191,24 @@ def test_a_lost_write_leaves_the_file_before_it(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"case": "ring/DULA"}, "method DULA"),
-        ({"case": "star/DESGLD"}, "network star"),
-        ({"seed": 8}, "seed 8 and seed 7"),
-        ({"chains": 4}, "chains 4 and chains 3"),
-        ({"thin": 2}, "thin 2 and thin 3"),
-        ({"engine": "mesh"}, "engine mesh and engine local"),
-        ({"keep": [1]}, "keep "),
-        ({"init": None}, "init None"),
+        ({"case": "ring/DULA"}, "method changed (DESGLD then, DULA now)"),
+        ({"case": "star/DESGLD"}, "network changed (ring"),
+        ({"seed": 8}, "seed changed (7 then, 8 now)"),
+        ({"chains": 4}, "chains changed (3 then, 4 now)"),
+        ({"thin": 2}, "thin changed (3 then, 2 now)"),
+        ({"engine": "mesh"}, "engine changed (local then, mesh now)"),
+        ({"keep": [1]}, "keep changed (an array, with other values)"),
+        ({"init": None}, "init changed (an array then, None now)"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 @pytest.mark.long_from(3)
 def test_another_run_in_the_folder_is_refused(changes, named, tmp_path):
     draw(folder=tmp_path)
-    with pytest.raises(ValueError, match="belongs to another run") as found:
+    with pytest.raises(ValueError, match="cannot resume from") as found:
         draw(**{"folder": tmp_path, **changes})
     assert named in str(found.value)
-    # and where the note of the run itself is lost, its files still know
+    # without run.json the checkpoint files still identify the run
     (tmp_path / "process-0" / "run.json").unlink()
     with pytest.raises(ValueError, match="belongs to another run"):
         draw(**{"folder": tmp_path, **changes})
@@ -226,7 +226,7 @@ def test_states_of_another_version_are_refused(change, tmp_path, monkeypatch):
     with monkeypatch.context() as before:
         before.setattr(CheckpointStore, "write", older)
         draw(folder=tmp_path)
-    with pytest.raises(ValueError, match="another version of accord, which keeps other arrays"):
+    with pytest.raises(ValueError, match="another version of accord wrote the state of round .* with other arrays"):
         draw(folder=tmp_path, draws=20)
 
 
@@ -258,7 +258,7 @@ def test_a_signal_keeps_the_draws_and_writes_the_checkpoint(engine, number, tmp_
 
     def interrupted(self, *arguments):
         calls.append(1)
-        # the first call makes the rounds by which a run is recognised
+        # the first call runs the rounds of the resume check
         if len(calls) == 3:
             os.kill(os.getpid(), number)
         return record(self, *arguments)
@@ -266,12 +266,12 @@ def test_a_signal_keeps_the_draws_and_writes_the_checkpoint(engine, number, tmp_
     expected = draw(engine=engine)
     with monkeypatch.context() as patch, pytest.warns(UserWarning, match="interrupted: the run keeps"):
         patch.setattr(builder, "record", interrupted)
-        # chunks of one draw, and no checkpoint is due
+        # chunks of one draw without regular checkpoints
         patch.setattr(builder, "buffer_bytes", 1)
         partial = draw(folder=tmp_path, engine=engine, checkpoint_every=10_000)
     assert partial.settings["interrupted"] is True and partial.draws.shape[1] == 2
     np.testing.assert_array_equal(partial.draws, expected.draws[:, :2])
-    # of the last draw that is kept
+    # the checkpoint of the last draw
     (newest,) = (tmp_path / "process-0" / "states").glob("*.npz")
     assert int(newest.stem.removeprefix("round-")) == partial.traffic.rounds
     again = draw(folder=tmp_path, engine=engine, checkpoint_every=10_000)
@@ -281,11 +281,11 @@ def test_a_signal_keeps_the_draws_and_writes_the_checkpoint(engine, number, tmp_
 
 
 def test_a_signal_between_sums_writes_them(tmp_path, monkeypatch):
-    call, asked = TotalsHere.__call__, []
+    call, requests = TotalsHere.__call__, []
 
     def interrupted(self, *arguments, **options):
-        asked.append(0)
-        if len(asked) == 4:
+        requests.append(0)
+        if len(requests) == 4:
             os.kill(os.getpid(), signal.SIGTERM)
         return call(self, *arguments, **options)
 
@@ -297,19 +297,19 @@ def test_a_signal_between_sums_writes_them(tmp_path, monkeypatch):
     assert list((tmp_path / "process-0" / "sums").glob("*.npz"))
 
 
-def test_sigterm_is_ctrl_c_before_rounds_too_unless_somebody_chose_otherwise():
+def test_sigterm_interrupts_unless_a_handler_is_installed():
     with pytest.raises(KeyboardInterrupt), terminations():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1.0)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    heard = []
-    before = signal.signal(signal.SIGTERM, lambda *arguments: heard.append(1))
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda *arguments: received.append(1))
     try:
         with terminations():
             os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert heard == [1]
+    assert received == [1]
 
 
 def test_a_second_run_on_a_folder_is_refused(tmp_path):
@@ -318,14 +318,14 @@ def test_a_second_run_on_a_folder_is_refused(tmp_path):
             draw(folder=tmp_path)
     run = draw(folder=tmp_path)
     assert (tmp_path / "process-0" / "in-use").stat().st_mode & 0o777 == 0o600
-    # and for methods without rounds
+    # methods without rounds
     post, net = accord.models.gaussian(np.zeros((3, 2)), np.tile(np.eye(2), (3, 1, 1))), accord.Network.ring(3)
     with held(tmp_path / "sums" / "process-0"), pytest.raises(ValueError, match="is in use by process"):
         accord.sample(post, net, draws=20, checkpoint=tmp_path / "sums")
     assert_same(run, draw())
 
 
-def test_a_dead_run_holds_no_folder(tmp_path):
+def test_a_killed_run_releases_its_lock(tmp_path):
     (tmp_path / "process-0").mkdir()
     script = (
         "import fcntl, sys, time\n"
@@ -341,7 +341,7 @@ def test_a_dead_run_holds_no_folder(tmp_path):
     assert_same(draw(folder=tmp_path), draw())
 
 
-def test_a_shelf_keeps_the_newest_whole_files(tmp_path):
+def test_a_store_keeps_the_newest_valid_files(tmp_path):
     store = CheckpointStore(tmp_path, "one")
     arrays = {"x/y": np.arange(3, dtype=np.uint32), "": np.array(np.nan, np.float32), "none": np.zeros((0, 4))}
     for round in (3, 20, 100):
@@ -356,9 +356,9 @@ def test_a_shelf_keeps_the_newest_whole_files(tmp_path):
     (tmp_path / "round-000000000100.npz").write_bytes(b"")
     store = CheckpointStore(tmp_path, "one")
     store.write(200, arrays)
-    with pytest.warns(UserWarning, match="000100.npz is torn or corrupt"):
+    with pytest.warns(UserWarning, match="000100.npz is truncated or corrupt"):
         assert store.rounds() == [20, 200]
-    with pytest.raises(ValueError, match="torn or corrupt"):
+    with pytest.raises(ValueError, match="truncated or corrupt"):
         store.read(100)
     assert not list(tmp_path.glob("*.partial"))
     with pytest.raises(ValueError, match="belongs to another run"):
@@ -378,21 +378,21 @@ def test_numpy_opens_a_checkpoint_without_pickles(tmp_path):
     assert CheckpointStore(tmp_path, "one").rounds() == [3]
 
 
-def test_every_torn_file_and_every_flipped_byte_is_found(tmp_path):
+def test_every_truncated_file_and_flipped_byte_is_detected(tmp_path):
     store, path = CheckpointStore(tmp_path, "one"), tmp_path / "round-000000000003.npz"
     store.write(3, {"x": np.arange(3, dtype=np.uint32), "none": np.zeros((0, 4))})
     whole, rng = path.read_bytes(), np.random.default_rng(0)
     flips = rng.integers(1, 256, len(whole))
-    torn = [whole[:length] for length in range(len(whole))]
+    truncated = [whole[:length] for length in range(len(whole))]
     flipped = [whole[:k] + bytes([whole[k] ^ flips[k]]) + whole[k + 1 :] for k in range(len(whole))]
-    for content in [*torn, *flipped, whole + b"\0"]:
+    for content in [*truncated, *flipped, whole + b"\0"]:
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="torn or corrupt"):
+        with pytest.raises(ValueError, match="truncated or corrupt"):
             store.read(3)
-    # a whole file under another round's name
+    # a valid file under the name of another round
     path.write_bytes(whole)
     path.rename(tmp_path / "round-000000000004.npz")
-    with pytest.warns(UserWarning, match=r"000004.npz holds round 3; it is left out"):
+    with pytest.warns(UserWarning, match=r"000004.npz contains round 3 and is skipped"):
         assert store.rounds() == []
 
 
@@ -400,14 +400,14 @@ def test_a_checkpoint_of_an_earlier_version_is_refused(tmp_path):
     draw(folder=tmp_path)
     path = tmp_path / "process-0" / "run.json"
     written = json.loads(path.read_text())
-    # the first versions wrote no format
+    # the first version wrote no format
     for older in ({}, {"format": "1"}):
         path.write_text(json.dumps({name: text for name, text in written.items() if name != "format"} | older))
-        with pytest.raises(ValueError, match="was written by another version of accord: name a new one"):
+        with pytest.raises(ValueError, match="cannot resume from .*: another version of accord wrote it"):
             draw(folder=tmp_path)
 
 
-def test_a_fingerprint_tells_runs_apart_and_nothing_of_the_data(tmp_path):
+def test_a_fingerprint_distinguishes_runs_and_is_independent_of_the_data(tmp_path):
     net, method = NETWORKS["ring"], accord.samplers.DESGLD(0.02)
     post = unequal_shards(2)
     mine = fingerprint(post, net, method, seed=1, draws=5)
@@ -429,7 +429,7 @@ def test_a_fingerprint_tells_runs_apart_and_nothing_of_the_data(tmp_path):
     assert first_difference(mine, {**mine, "jax": "0.9"}) == f"jax {mine['jax']} and jax 0.9"
     claim(tmp_path, mine)
     claim(tmp_path, {**mine, "draws": "6"})
-    with pytest.raises(ValueError, match="seed 2 and seed 1"):
+    with pytest.raises(ValueError, match=r"seed changed \(1 then, 2 now\)"):
         claim(tmp_path, {**mine, "seed": "2"})
 
 
@@ -462,7 +462,7 @@ checkpoint_every = 10
 
 @pytest.mark.filterwarnings("default::UserWarning")
 @pytest.mark.long
-def test_the_same_command_takes_a_run_up_again(tmp_path, monkeypatch):
+def test_the_same_command_resumes_a_run(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     np.savetxt(tmp_path / "rows.csv", rng.normal(size=(30, 3)), delimiter=",", header="a,b,y", comments="")
     (tmp_path / "job.toml").write_text(JOB + 'checkpoint = "kept"\n')
@@ -490,7 +490,7 @@ def test_the_same_command_takes_a_run_up_again(tmp_path, monkeypatch):
         patch.setattr(accord.engines.local.LocalEngine, "record", stopped_by(OSError("lost"), 2))
         assert invoke().exit_code == 1
         assert (tmp_path / "kept" / "process-0" / "states").is_dir()
-        # what Ctrl-C leaves is the beginning of the run, which the same command may replace
+        # the same command may replace the partial result of Ctrl-C
         patch.setattr(accord.engines.local.LocalEngine, "record", stopped_by(KeyboardInterrupt, 4))
         result = invoke()
         assert result.exit_code == 130 and "interrupted: the run keeps the" in result.stderr
@@ -499,16 +499,16 @@ def test_the_same_command_takes_a_run_up_again(tmp_path, monkeypatch):
     assert result.exit_code == 1 and "holds another run" in result.stderr
     assert invoke().exit_code == 0
     np.testing.assert_array_equal(load(), load("other"))
-    # and what is finished stays
+    # a finished result stays
     before = (tmp_path / "out" / "run.nc").read_bytes()
     assert invoke().exit_code == 0
     assert (tmp_path / "out" / "run.nc").read_bytes() == before
-    # the option takes the place of the file's folder
+    # the option overrides the folder of the file
     result = invoke("--checkpoint", tmp_path / "new", "--output", tmp_path / "third")
     assert result.exit_code == 0 and (tmp_path / "new" / "process-0").is_dir()
     (tmp_path / "job.toml").write_text(JOB.replace("0.002", "0.003") + 'checkpoint = "kept"\n')
     result = invoke("--output", tmp_path / "fourth")
-    assert result.exit_code == 1 and "belongs to another run (this one and that: method DESGLD (" in result.stderr
+    assert result.exit_code == 1 and "method changed (DESGLD, with other values)" in result.stderr
     (tmp_path / "job.toml").write_text(JOB.replace("every = 10", "every = 0"))
     result = invoke("--output", tmp_path / "fourth")
     assert result.exit_code == 1 and "checkpoint_every in [run] must be a whole number >= 1, found 0" in result.stderr

@@ -18,7 +18,7 @@ from accord.cli.commands import app
 from accord.results.run import Traffic
 from accord.samplers.by_sums.method import BySums
 
-# what the command warns of, it prints
+# the command prints warnings
 pytestmark = pytest.mark.filterwarnings("default::UserWarning")
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -116,7 +116,7 @@ SMALL = {
     "HubSGLD": "step_size = 0.01\nlocal_steps = [1, 2, 3]",
     "FSGLD": "step_size = 0.01\nlocal_steps = [1, 2, 3]",
     "Replicated": "kernel = 'mala'\nwarmup = 5",
-    # these choose no step themselves
+    # methods that cannot choose a step
     **dict.fromkeys(("DMAHMC", "ELF", "QLSD"), "step_size = 0.02"),
 }
 
@@ -162,7 +162,7 @@ def test_one_shot_methods_run_from_a_file_without_a_network(folder, name):
     path.write_text(CONFIG.replace("[network]\n{network}\n", "").format(**sections))
     result = CliRunner().invoke(app, ["run", str(path)], env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
-    assert f"each shard alone, by {name}" in result.stdout
+    assert f"each shard separately, by {name}" in result.stdout
     assert accord.Run.load(folder / "out" / "run.nc").draws.shape == (2, 20, 3, 3)
     sections["run"] = run + "\nburn_in = 5"
     path.write_text(CONFIG.format(**sections))
@@ -175,7 +175,7 @@ def test_quiet_prints_nothing_but_warnings(folder):
     assert (result.exit_code, result.stdout) == (0, "")
     lines = result.stderr.splitlines()
     assert all(line.startswith("warning: ") for line in lines)
-    # each is said once, and names the sites
+    # each warning appears once and names the sites
     assert len(lines) == len(set(lines)) == 3
     assert "at site-" in lines[0] and lines[1].startswith("warning: ESS is") and "disagree: site-" in lines[2]
 
@@ -193,7 +193,7 @@ def test_one_file_with_a_split_rule_and_a_schedule(folder):
     assert accord.Run.load(folder / "out" / "run.nc").draws.shape == (2, 20, 4, 3)
 
 
-def test_a_model_of_ones_own(folder):
+def test_a_custom_model(folder):
     (folder / "mymodel.py").write_text(
         "import accord\n\ndef build(shards, scale):\n"
         "    return accord.models.linear_regression(shards, noise_scale=scale)\n"
@@ -203,7 +203,7 @@ def test_a_model_of_ones_own(folder):
 
 
 @pytest.mark.long
-def test_a_method_of_ones_own_runs_from_a_file(folder):
+def test_a_custom_method_runs_from_a_file(folder):
     shutil.copy(EXAMPLES / "new_method" / "my_method.py", folder)
     result = invoke(folder, method='name = "my_method:MyMethod"\nstep_size = 0.02')
     assert result.exit_code == 0, result.output
@@ -215,7 +215,7 @@ def test_a_method_of_ones_own_runs_from_a_file(folder):
 
 
 @pytest.mark.long
-def test_a_method_of_ones_own_is_planned_as_any_other(folder):
+def test_a_custom_method_is_planned(folder):
     shutil.copy(EXAMPLES / "new_method" / "my_method.py", folder)
     own = config.tunable_methods(["my_method:MyMethod"], folder)
     assert [(type(method).__name__, method.noise, method.left_out) for method in own] == [
@@ -260,7 +260,7 @@ def test_a_method_that_cannot_be_loaded_is_one_line(folder, command):
         ("DESGDL", "unknown method 'DESGDL', did you mean 'DESGLD'?"),
     ],
 )
-def test_only_methods_that_can_be_planned_are(folder, name, message):
+def test_only_tunable_methods_are_planned(folder, name, message):
     path = folder / "job.toml"
     path.write_text(CONFIG.format(**GOOD))
     result = CliRunner().invoke(app, ["plan", str(path), "--only", name])
@@ -362,7 +362,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(folder, name):
     sections, message = BAD[name]
     result = invoke(folder, **sections)
     assert result.exit_code == 1
-    # one line says it, without a traceback
+    # one line without a traceback
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert message in line
     assert "Traceback" not in result.output
@@ -407,7 +407,7 @@ def words(text):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_says_all_that_it_should(command):
+def test_the_help_is_complete(command):
     out = words(CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"}).stdout)
     for text in (COMMANDS[command].help, *(parameter.help for parameter in COMMANDS[command].params)):
         assert words(text) in out
@@ -416,10 +416,10 @@ def test_the_help_says_all_that_it_should(command):
 
 @pytest.mark.long
 def test_the_help_is_the_same_in_a_terminal_and_in_a_pipe():
-    section = "A TOML file with the sections data, model, network, method and run."
+    section = "TOML file with the sections data, model, network, method and run."
     terminal, pipe = (words(text) for text in ("\n".join(in_terminal(80, "run", "--help")), piped("run", "--help")))
     assert section in terminal
-    # the pipe's environment says 40 columns
+    # the environment of the pipe has 40 columns
     assert section in pipe
 
 
@@ -428,7 +428,7 @@ def characters(text):
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 200])
-def test_a_summary_is_folded_in_a_terminal_and_nowhere_else(columns, monkeypatch, capsys):
+def test_a_summary_fits_the_terminal_and_100_columns_of_a_pipe(columns, monkeypatch, capsys):
     names = ("intercept", "dose[mg] of the new medicine per kilogram of body weight :pill:")
     sites = ["university hospital of the northern region, ward 12", "south"]
     draws = np.random.default_rng(0).standard_normal((4, 1000, 2)) * [1.0, 1e-6]
@@ -448,17 +448,23 @@ def test_a_summary_is_folded_in_a_terminal_and_nowhere_else(columns, monkeypatch
     commands._report(run, summary)
     pipe = capsys.readouterr().out
     table = pipe.splitlines()
-    assert len(table) == 4 and table[1].startswith("intercept") and table[2].startswith(f"{names[1]} ")
-    assert sites[0] in table[1] and "…" not in pipe and "1,000 rounds in 1.0 s" in table[3]
+    # the table is at most 100 columns wide, and the line of costs is not folded
+    assert max(map(len, table[:-1])) <= 100 and table[1].startswith("intercept") and "…" not in pipe
+    assert "1,000 rounds in 1.0 s" in table[-1] and "consensus error" in table[-1]
     lines = "\n".join(shown(monkeypatch, columns, commands._report, run, summary))
     if columns > 60:
         numbers = [token for token in pipe.split() if token[-1].isdigit() and "." in token]
         assert len(numbers) >= 20 and not Counter(numbers) - Counter(lines.split())
-    if columns == 200:
-        assert characters(lines) == characters(pipe)
-    else:
-        # one table below the other, each with the names of the parameters
-        assert characters(lines) == characters(pipe + "".join(names))
+    # a table with both blocks has the names of the parameters once
+    assert characters(lines + "".join(names if columns > 100 else ())) == characters(pipe)
+
+
+def test_a_table_shows_equal_agents_once(capsys):
+    run = accord.sample(accord.models.gaussian([-1.0, 0.0, 1.0], [1.0] * 3), accord.Network.ring(3), draws=200)
+    commands._report(run, run.table())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["all", "agents", "mean", "sd", "5%", "95%", "ESS", "R-hat"]
+    assert len(lines[1].split()) == 7 and "certified" in lines[-1]
 
 
 def test_version():

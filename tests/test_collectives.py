@@ -1,4 +1,4 @@
-"""Sites that meet by correspondence agree on the same as those in one place, and say no more than they must."""
+"""Remote sites agree on the same summaries as local ones, and send no more than necessary."""
 
 import warnings
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from accord.samplers.by_sums.integration import _remedy
 
 
 class Post:
-    """Asks every site in turn, and keeps what they say."""
+    """Asks every site in turn, and records the answers."""
 
     def __init__(self):
         self.said = []
@@ -70,7 +70,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.long_from(3)
-def test_a_model_by_correspondence_is_that_of_one_place(files, name):
+def test_a_model_of_remote_sites_equals_the_local_one(files, name):
     model, constant = MODELS[name], ["weight"]
     named = [column for column in (model.get("weights"), model.get("exposure")) if column]
     study = accord.data.study(files, formula=[model["formula"], *named], constant=constant)
@@ -84,7 +84,7 @@ def test_a_model_by_correspondence_is_that_of_one_place(files, name):
     with jax.enable_x64(True):
         prior = [float(jax.jit(type(post.potential).log_prior_at)(post.potential, x)) for post in (afar, whole)]
     assert prior[0] == pytest.approx(prior[1], rel=1e-12)
-    # the rows are made anew, by each site of its own file
+    # each site reads its own file
     for mine, theirs in zip(afar.shards, whole.shards, strict=True):
         assert mine.keys() == theirs.keys()
         for column in theirs:
@@ -95,7 +95,7 @@ def numbers_in(said):
     return np.concatenate([np.ravel(value).astype(float) for value in jax.tree.leaves(said)])
 
 
-def test_cells_are_in_no_answer(files):
+def test_answers_contain_no_cells(files):
     post = Post()
     glm(accord.data.study_at_sites(files, post), "falls ~ age + sex + days", "poisson")
     sums = numbers_in([own for kind, own in post.said if kind == "total"])
@@ -104,12 +104,12 @@ def test_cells_are_in_no_answer(files):
     # a whole number may be a count
     cells = cells[cells != cells.round()]
     assert len(sums) > 100 and not np.isin(cells, sums).any()
-    # what is gathered are names, kinds and what a site tells of itself under its floors
+    # gathered values are names, kinds and summaries under the floors
     said = [leaf for kind, own in post.said if kind == "gathered" for leaf in jax.tree.leaves(own)]
     assert not np.isin(cells, [float(leaf) for leaf in said if not isinstance(leaf, str)]).any()
 
 
-def test_a_site_refuses_before_it_has_counted_anything(files, tmp_path):
+def test_a_site_refuses_before_it_sends_counts(files, tmp_path):
     few = tmp_path / "few.csv"
     few.write_text("\n".join(files[0].read_text().splitlines()[:6]) + "\n")
     post = Post()
@@ -123,12 +123,12 @@ def test_a_site_refuses_a_column_of_few_rows_before_its_mean_is_summed(files):
     post, formula = Post(), f"falls ~ center(I((age == {oldest}) * days))"
     with pytest.raises(DataError, match=r"^site-1: refused, in center\(.*fewer than 3 rows differ from the most"):
         glm(accord.data.study_at_sites(files, post), formula, "poisson")
-    # every site was asked the same number of times, last for refusals, of which one had some
+    # all sites have the same number of answers, and the last one of one site has refusals
     assert post.said[-1][0] == "gathered" and [len(own) for own in post.said[-1][1]] == [0, 1, 0]
     assert not [own for kind, found in post.said if kind == "total" for own in found if "sum 0" in own]
 
 
-def test_figures_of_a_column_of_few_rows_are_not_summed(files, tmp_path):
+def test_summaries_of_a_column_of_few_rows_are_not_summed(files, tmp_path):
     paths = []
     for place, path in enumerate(files):
         header, *lines = path.read_text().splitlines()
@@ -142,7 +142,7 @@ def test_figures_of_a_column_of_few_rows_are_not_summed(files, tmp_path):
     assert "age" in names and "lone" not in names
 
 
-def test_everything_wrong_with_all_files_is_told_at_once(files, tmp_path):
+def test_one_error_lists_all_problems(files, tmp_path):
     broken = []
     for place, old, new in ((0, "\n", ",x\n"), (1, ",f,", ",,"), (2, "age", "years")):
         path = tmp_path / f"site-{place}.csv"
@@ -168,7 +168,7 @@ def test_files_that_cannot_be_read_are_in_one_error(files, tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["drop", "indicator"])
-def test_missing_cells_of_sites_elsewhere_are_warned_of_once(files, tmp_path, missing):
+def test_missing_cells_of_remote_sites_are_warned_of_once(files, tmp_path, missing):
     gaps = []
     for place, path in enumerate(files):
         header, *lines = path.read_text().splitlines()
@@ -188,23 +188,23 @@ def test_missing_cells_of_sites_elsewhere_are_warned_of_once(files, tmp_path, mi
         assert len([text for text in said if "age_missing" in text]) == 1
 
 
-def test_groups_whose_names_stay_at_their_sites_are_each_sites_own(files):
+def test_groups_with_local_names_are_local_to_a_site(files):
     with pytest.raises(ValueError, match="write site:ward"):
         glm(accord.data.study_at_sites(files, Post()), "died ~ age + (1 | ward)", "bernoulli")
 
 
-def test_effects_of_sites_elsewhere_are_no_parameters(files):
+def test_effects_of_remote_sites_are_not_parameters(files):
     table = accord.data.study_at_sites(files, Post())
     with pytest.raises(ValueError, match="needs the rows of all sites in one process"):
         glm(table, "died ~ age + (1 | site:ward)", "bernoulli", effects="parameters")
     post = glm(table, "died ~ age + (1 | site:ward)", "bernoulli", nodes=30)
     assert post._latents.nodes == post.finely()._latents.nodes == 30
-    # the certificate names no remedy that is refused
-    assert _remedy(post, 30) == "integrate by more, glm(..., nodes=100) (nodes = 100 in [model] of a file)"
+    # the certificate suggests no unsupported remedy
+    assert _remedy(post, 30) == "use more nodes, glm(..., nodes=100) (nodes = 100 in [model] of a file)"
 
 
-def test_bad_input():
-    with pytest.raises(ValueError, match="one file an agent"):
+def test_invalid_arguments():
+    with pytest.raises(ValueError, match="one file per agent"):
         accord.data.study_at_sites("*.csv", Post())
     with pytest.raises(ValueError, match=r"such as accord\.Silo\(\), found 'local'"):
         accord.data.study_at_sites(["a.csv"], "local")
@@ -214,7 +214,7 @@ def test_bad_input():
         accord.data.at_sites(["a.csv"], target="y", columns=["x"], mising="drop")
 
 
-def test_sums_are_of_the_same_names():
+def test_sums_need_the_same_names():
     assert reduce(added, [{"n": 1}, {"n": 2}]) == {"n": 3}
     with pytest.raises(KeyError):
         added({"n": 1}, {"m": 2})

@@ -1,4 +1,4 @@
-"""One-shot methods: combinations of exact Gaussian draws against exact laws, then the whole way from NUTS."""
+"""One-shot methods: combinations of exact Gaussian draws against exact laws, then complete runs with NUTS."""
 
 import sys
 from functools import partial
@@ -78,9 +78,9 @@ def test_wasp_is_as_near_to_the_barycentre_as_its_own_draws(dim):
     rng = np.random.default_rng(1)
     fresh = law.mean + rng.standard_normal((20, 400, dim)) @ law.factor().T
     between = [accord.metrics.wasserstein2(x, fresh[0]) for x in fresh[1:]]
-    # would be the largest of 20 by chance once in 20, were the atoms no better than independent draws
+    # probability 1/20 if the atoms were no better than independent draws
     assert accord.metrics.wasserstein2(found.reshape(-1, dim), fresh[0]) < max(between)
-    # and the subset posteriors themselves are told apart from their barycentre
+    # the test has power: the subset posteriors differ from their barycentre
     assert min(accord.metrics.wasserstein2(draws[:, :, i].reshape(-1, dim), fresh[0]) for i in range(6)) > max(between)
 
 
@@ -148,14 +148,14 @@ def test_one_agent_keeps_its_law(method):
     check(EXACT[method], post, post.exact(), repeats=6)
 
 
-# From here on the whole way.
+# Complete runs.
 METHODS = {
     "consensus": Method(consensus, 1, weighted_average, {}),
     "parametric": Method(parametric, 1, gaussian_product, {}),
     "wasp": Method(wasp, 4, partial(barycentre, support=100), {"support": 100}),
     "median": Method(median, 4, partial(geometric_median, kernel_draws=100), {"kernel_draws": 100}),
 }
-# what asks for something else than draws: tests/test_combine_modes.py
+# methods that combine other quantities than draws: tests/test_combine_modes.py
 MODES = ["bfi", "surrogate"]
 
 
@@ -175,11 +175,11 @@ def regression():
     return skewed(1, 3)
 
 
-def test_every_method_is_here():
+def test_every_method_is_tested():
     assert sorted([*METHODS, *MODES]) == sorted(accord.samplers.combine.METHODS)
 
 
-def test_a_rule_of_the_users_own_is_a_method(post, sampled):
+def test_a_custom_rule_makes_a_method(post, sampled):
     def average(draws, rng):
         return accord.samplers.combine.Combination(draws.mean(axis=2), facts={"note": "plain"})
 

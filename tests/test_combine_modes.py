@@ -1,4 +1,4 @@
-"""One-shot methods that ask agents for something else than draws: against closed forms, and how far they are off."""
+"""One-shot methods that combine modes or gradients: comparison with closed forms, and their errors."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.long
 
 
 def logistic(rows, seed, agents=3, shift=0.0):
-    """Logistic regression; with a shift the columns of each agent lie elsewhere."""
+    """Logistic regression. A shift moves the columns of each agent."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((agents, rows, 2)) + shift * np.arange(agents)[:, None, None]
     y = (rng.random((agents, rows)) < 1 / (1 + np.exp(-X @ np.array([1.0, -0.5])))).astype(float)
@@ -23,7 +23,7 @@ def logistic(rows, seed, agents=3, shift=0.0):
 
 
 def in_sds(post, mean):
-    """How far a point is from the pooled mode, in standard deviations of the Laplace approximation there."""
+    """Distance of a point from the pooled mode, in standard deviations of the Laplace approximation there."""
     laplace = post.laplace().exact()
     return np.linalg.norm((mean - laplace.mean) / laplace.sd)
 
@@ -40,7 +40,7 @@ def test_bfi_is_exact_for_gaussian_shards(name, local_prior):
     np.testing.assert_allclose(found.cov, truth.cov, rtol=1e-9, atol=1e-12)
 
 
-def test_bfi_takes_away_a_prior_with_a_mean_and_helps_shards_that_do_not_identify_all():
+def test_bfi_subtracts_a_prior_with_a_mean_and_needs_no_identifying_shards():
     # one row an agent, two parameters: alone, only the prior identifies them
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((4, 1, 2)), rng.standard_normal((4, 1))
@@ -83,7 +83,7 @@ def test_bfi_errs_by_less_of_a_standard_deviation_as_shards_grow():
             for post in (logistic(rows, seed) for seed in range(12))
         ]
         errors.append(np.sqrt(np.mean(np.square(found))))
-    # a factor 4; twelve data sets tell a root mean square to about a fifth
+    # a factor 4; the root mean square of twelve data sets has an error of about a fifth
     assert 2.0 < errors[0] / errors[1] < 8.0
 
 
@@ -112,7 +112,7 @@ def test_wrong_numbers_of_bfi_are_named(options, message):
         accord.samplers.combine.bfi(unequal_shards(2), **options)
 
 
-def test_too_much_taken_away_is_named():
+def test_a_combined_curvature_that_is_not_positive_definite_raises_an_error():
     # curvatures at modes are no bound on those elsewhere: a prior whose curvature falls away from 0
     def likelihood(x, rows):
         return -((rows - x[0]) ** 2) / 200.0
@@ -136,10 +136,10 @@ def of_rows(post):
 
 
 @pytest.mark.long
-def test_rounds_that_come_no_closer_warn():
-    with pytest.warns(UserWarning, match="the surrogate of agent 2 comes no closer to the mode: its last two rounds"):
+def test_rounds_that_do_not_converge_warn():
+    with pytest.warns(UserWarning, match="the surrogate of agent 2 does not converge to the mode: its last two"):
         tilted(unequal_shards(2), 2, 8)
-    with pytest.warns(UserWarning, match="the surrogate of agent 1 comes no closer"):
+    with pytest.warns(UserWarning, match="the surrogate of agent 1 does not converge"):
         tilted(unequal_shards(2), 1, 3)
     # warnings are errors: these are none
     tilted(unequal_shards(2), 1, 1)
@@ -158,11 +158,11 @@ def test_the_surrogate_of_gaussian_shards_is_its_closed_form(agent):
         point = np.linalg.solve(own, weight * b[agent] - slope)
         found = tilted(post, agent, rounds)
         np.testing.assert_allclose(found.mode, point, rtol=1e-6)
-        # one agent's error bars in every round
+        # the standard deviations of one agent in every round
         np.testing.assert_allclose(found.curvature, own, rtol=1e-9)
 
 
-def test_shards_that_are_the_same_need_one_round_and_have_the_posteriors_error_bars():
+def test_identical_shards_need_one_round_and_have_the_posteriors_standard_deviations():
     X, y = np.random.default_rng(0).standard_normal((2, 8, 1))
     post = accord.models.linear_regression([(X, y[:, 0])] * 4, noise_scale=1.0, prior_variance=10.0)
     found = tilted(post, 2, 1)
@@ -171,18 +171,18 @@ def test_shards_that_are_the_same_need_one_round_and_have_the_posteriors_error_b
 
 
 @pytest.mark.long
-def test_rounds_come_closer_by_the_likeness_of_shards():
+def test_the_convergence_rate_depends_on_the_similarity_of_shards():
     # errors in standard deviations after 1, 2 and 3 rounds; a round gains a factor of about sqrt(rows)
     post = logistic(200, 0)
     errors = np.array([[in_sds(post, tilted(post, agent, rounds).mode) for rounds in (1, 2, 3)] for agent in range(3)])
     assert (errors[:, 0] < 0.15).all()
     assert (errors[:, 1:] < errors[:, :-1] / 5.0).all()
-    # BFI, which asks once, is left behind by the second
+    # the second round is better than BFI, which has one round
     assert errors[:, 1].max() < in_sds(post, added(post, local_fits(post, 1.0), 1.0).mean) / 5.0
 
 
-def test_error_bars_are_those_of_the_agent_that_samples():
-    # rows of one agent lie on a wider range, and say more than those of the others
+def test_standard_deviations_come_from_the_agent_that_samples():
+    # one agent's rows have a wider range and more information per row
     rng = np.random.default_rng(0)
     X = rng.choice([-1.0, 1.0], (3, 100, 1)) * np.array([1.0, 1.0, 2.0])[:, None, None]
     shards = [(x, rng.standard_normal(100)) for x in X]

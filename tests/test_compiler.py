@@ -1,4 +1,4 @@
-"""Compiled sums are right, releases of XLA that get them wrong are refused, and programs are kept in a folder."""
+"""Compiled sums are correct, releases of jaxlib with wrong sums are refused, and the compilation cache works."""
 
 import os
 import subprocess
@@ -35,24 +35,24 @@ def test_large_products_and_their_sums_are_right():
 
 
 @pytest.mark.parametrize("version", ["0.10.2", "0.11.0"])
-def test_releases_that_add_wrongly_are_refused(version, monkeypatch):
+def test_releases_with_wrong_sums_are_refused(version, monkeypatch):
     monkeypatch.setattr(jaxlib, "__version__", version)
-    with pytest.raises(ImportError, match=f"jaxlib {version} adds large arrays wrongly on CPUs: install another one"):
+    with pytest.raises(ImportError, match=f"jaxlib {version} computes wrong sums of large arrays on CPUs: install"):
         compiler.get_ready.__wrapped__()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("told", [{}, {"JAX_COMPILATION_CACHE_DIR": "own"}, {"JAX_ENABLE_COMPILATION_CACHE": "false"}])
-def test_programs_are_kept_in_the_users_cache_folder(told, tmp_path):
+@pytest.mark.parametrize("extra", [{}, {"JAX_COMPILATION_CACHE_DIR": "own"}, {"JAX_ENABLE_COMPILATION_CACHE": "false"}])
+def test_programs_are_kept_in_the_users_cache_folder(extra, tmp_path):
     names = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "JAX_ENABLE_COMPILATION_CACHE")
     environment = {name: value for name, value in os.environ.items() if name not in names}
-    environment |= {"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path), **told}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path), **extra}
     done = subprocess.run(
         [sys.executable, "-c", DRAW], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )
     folder = {"JAX_COMPILATION_CACHE_DIR": "own", "JAX_ENABLE_COMPILATION_CACHE": "None"}
     quiet = str(tmp_path / "accord") if compiler._READS_QUIETLY else "None"
-    expected = folder[next(iter(told))] if told else quiet
+    expected = folder[next(iter(extra))] if extra else quiet
     assert done.stdout.strip() == expected and (done.stderr == "" or not compiler._READS_QUIETLY)
     if expected == quiet != "None":
         assert list((tmp_path / "accord").iterdir())

@@ -1,4 +1,4 @@
-"""What gossip methods that correct for unequal gradients promise: EXTRA-SGLD and DIGing-SGLD."""
+"""Gossip methods that correct for unequal gradients: EXTRA-SGLD and DIGing-SGLD."""
 
 import numpy as np
 import pytest
@@ -21,9 +21,9 @@ def test_no_agents_mean_is_biased(network):
     assert bias(DESGLD(0.1)).min() > 0.03
 
 
-def test_own_draws_of_extra_are_spread_as_its_docstring_says():
-    # one mode of W with the eigenvalue v is ARMA(2, 1) where steps are small: it is 2 / ((1 - c)(1 + b + c)) times as
-    # wide as a kick, with b = 1 + v and c = blend + (1 - blend) v; DE-SGLD's is 1 / (1 - v^2) times as wide
+def test_the_spread_of_extra_draws_matches_the_docstring():
+    # at small steps a mode of W with the eigenvalue v is ARMA(2, 1): its variance is 2 / ((1 - c)(1 + b + c)) times
+    # the noise's, with b = 1 + v and c = blend + (1 - blend) v, and under DE-SGLD 1 / (1 - v^2) times
     step, net = 1e-4, NETWORKS["path"]
     post = accord.models.gaussian(np.zeros((AGENTS, 1)), np.ones((AGENTS, 1, 1)))
     values, vectors = np.linalg.eigh(net.mixing("metropolis"))
@@ -42,8 +42,8 @@ def test_own_draws_of_extra_are_spread_as_its_docstring_says():
         assert (found < plain / (1.0 - blend)).all()
 
 
-def test_diging_is_gt_dula_where_both_mix_alike():
-    # weights along the edges are those of max-degree, and the step is that of the average of N agents
+def test_diging_is_gt_dula_with_equal_mixing():
+    # consensus steps equal to max-degree weights, and N times the step
     post, net = unequal_curvature(2), NETWORKS["irregular"]
     along = 1.0 / (1.0 + net.max_degree)
     laws = [
@@ -57,6 +57,6 @@ def test_diging_is_gt_dula_where_both_mix_alike():
 
 
 @pytest.mark.parametrize("blend", [0.0, 0.51, -0.1, float("nan")])
-def test_a_blend_that_is_none_is_named(blend):
+def test_an_invalid_blend_is_named(blend):
     with pytest.raises(ValueError, match=rf"blend must be in \(0, 1/2\], found {blend}"):
         EXTRASGLD(0.1, blend)

@@ -25,7 +25,7 @@ def test_stability_bound_is_where_the_spectral_radius_crosses_one(rounds, moment
     assert accord.law(post, net, make(bound * 1.001)).spectral_radius > 1.0
 
 
-def test_it_ends_where_decentralised_gradient_descent_ends_and_sooner():
+def test_it_converges_to_the_limit_of_decentralised_gradient_descent_faster():
     post, net = unequal_shards(2), NETWORKS["ring"]
     plain = DESGLD(0.02, mixing="lazy", temperature=0.0)
     fast = DASG(0.02, momentum=0.6)
@@ -85,7 +85,7 @@ NEARLY_SWAPPED = np.array([[0.05, 0.95], [0.95, 0.05]])
         (lambda: sample(DASG(0.1, 0.5, mixing=NEARLY_SWAPPED)), r"needs eigenvalues above -0.5, found -0.9; .*lazy"),
     ],
 )
-def test_bad_numbers_get_one_clear_error(make, message):
+def test_invalid_arguments_raise_clear_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

@@ -29,7 +29,7 @@ def pooled(tmp_path):
 
 @pytest.fixture
 def regression():
-    """Return X and y of 200 rows; y takes the labels 0, 1, 2 and X[:, 0] ties often."""
+    """X and y with 200 rows, labels 0, 1, 2 in y, and many ties in X[:, 0]."""
     rng = np.random.default_rng(11)
     X = np.column_stack([rng.integers(0, 5, 200), rng.normal(size=200)]).astype(float)
     return X, rng.integers(0, 3, 200).astype(float)
@@ -46,10 +46,10 @@ def matrix(files=None, *, target, columns=None, standardise=True, intercept=True
     return found.matrix(target, columns, standardise=standardise, intercept=intercept)
 
 
-# --- where the shards come from ---
+# --- sources of shards ---
 
 
-def test_a_glob_gives_an_agent_a_file_in_natural_order(tmp_path):
+def test_a_glob_makes_one_agent_per_file_in_natural_order(tmp_path):
     for number in (10, 2, 1):
         write(tmp_path / f"site{number}.csv", f"x,y\n{number},0.5\n{number + 0.25},1.5\n")
     table = matrix(str(tmp_path / "site*.csv"), target="y", standardise=False)
@@ -71,7 +71,7 @@ def test_a_list_of_files_keeps_its_order_and_lengths_may_differ(tmp_path):
     np.testing.assert_array_equal(table.shards[1][1], [1])
 
 
-def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
+def test_files_with_the_same_name_are_named_by_their_folders(tmp_path):
     paths = [tmp_path / folder / "data.csv" for folder in ("north", "south")]
     for path in paths:
         path.parent.mkdir()
@@ -94,8 +94,8 @@ def test_site_names_are_text(tmp_path):
     np.testing.assert_array_equal(table.shards[table.sites.index("007")][0], [[1], [4]])
 
 
-def test_a_split_rule_shares_the_rows_out(pooled):
-    # the column that rows are sorted by need not be among those that are read
+def test_a_split_rule_splits_the_rows(pooled):
+    # the column to sort by need not be a covariate
     table = matrix(
         file=pooled, split="by-column", column="age", agents=3, target="ill", columns=["dose"], standardise=False
     )
@@ -105,7 +105,7 @@ def test_a_split_rule_shares_the_rows_out(pooled):
     np.testing.assert_array_equal([y for _, y in table.shards], [[0, 0], [1, 0], [1, 1]])
 
 
-def test_a_study_splits_as_split_does(pooled):
+def test_a_study_splits_like_split(pooled):
     names = {"columns": ["dose", "age"], "standardise": False, "intercept": False}
     X, y = matrix(file=pooled, split="iid", agents=1, target="ill", **names).shards[0]
     for rule in ("iid", "by-label", "dirichlet(0.3)"):
@@ -226,26 +226,26 @@ def test_dirichlet_cuts_a_continuous_target_at_its_deciles():
 
 
 def test_files_or_file(pooled):
-    with raises("give one of files and file; found neither"):
+    with raises("pass either files or file, found neither"):
         matrix(target="ill")
-    with raises("give one of files and file; found both"):
+    with raises("pass either files or file, found both"):
         matrix(str(pooled), file=pooled, target="ill")
 
 
 @pytest.mark.parametrize("name", ["site", "split", "column"])
-def test_arguments_that_go_with_file(pooled, name):
-    with raises(f"{name} goes with file"):
+def test_arguments_that_need_file(pooled, name):
+    with raises(f"{name} is an argument for file"):
         matrix([pooled], target="ill", **{name: "site"})
 
 
 def test_arguments_of_file(pooled):
-    with raises("file needs one of site and split, to know whose rows are whose; found neither"):
+    with raises("file needs either site or split, to assign its rows to sites, found neither"):
         matrix(file=pooled, target="ill")
     with raises("found both"):
         matrix(file=pooled, target="ill", site="site", split="iid", agents=2)
     with raises("split 'iid' needs agents"):
         matrix(file=pooled, target="ill", split="iid", columns=["age"])
-    with raises("column goes with split"):
+    with raises("column is an argument of split"):
         matrix(file=pooled, target="ill", site="site", column="age")
     with raises("split 'by-label' needs column"):
         matrix(file=pooled, target="ill", split="by-label", agents=2)
@@ -257,21 +257,21 @@ def test_labels_are_the_response_of_a_formula_where_no_column_is_given(pooled):
     assert [frame["ill"].tolist() for frame in study.frames] == [[0, 0, 0], [1, 1, 1]]
 
 
-def test_agents_of_a_split_have_no_floors_and_its_file_has(pooled):
+def test_a_split_has_floors_for_its_file_only(pooled):
     options = {"file": pooled, "split": "iid", "agents": 6, "formula": "ill ~ age"}
     assert len(data.study(**options, policy=data.Policy(rows=6)).frames) == 6
     with raises("all.csv: refused, there are fewer than 10 rows, the floor of the site"):
         data.study(**options)
 
 
-def test_agents_must_be_the_number_found(pooled, tmp_path):
+def test_agents_must_equal_the_number_of_sites(pooled, tmp_path):
     with raises("agents is 3, but there are 4 sites in column 'site'"):
         matrix(file=pooled, target="ill", site="site", agents=3)
     with raises("agents is 3, but there are 1 files"):
         matrix([pooled], target="ill", columns=["age"], agents=3)
 
 
-def test_no_such_file(tmp_path):
+def test_a_missing_file(tmp_path):
     with raises(f"no file matches '{tmp_path}/*.csv'", FileNotFoundError):
         matrix(f"{tmp_path}/*.csv", target="y")
     with raises("a (a.csv): there is no such file"):
@@ -292,7 +292,7 @@ def test_a_folder_is_not_a_file(tmp_path):
     [
         ({"target": "il", "columns": None}, "unknown column 'il', did you mean 'ill'?"),
         ({"target": "il"}, "no site has a column 'il'"),
-        ({"site": "stie"}, "all.csv: there is no column 'stie', which is to name the sites"),
+        ({"site": "stie"}, "all.csv: there is no column 'stie' with the names of the sites"),
         ({"columns": ["doses"]}, "no site has a column 'doses'"),
         (
             {"site": None, "split": "by-column", "column": "agee", "agents": 2},
@@ -301,28 +301,28 @@ def test_a_folder_is_not_a_file(tmp_path):
         ({"columns": ["age", "age"]}, "columns lists 'age' more than once"),
         ({"columns": ["age", "ill"]}, "columns lists the target 'ill'"),
         ({"site": None, "split": "iid", "agents": 2, "columns": ["site"]}, "column 'site' holds texts"),
-        ({"columns": [], "intercept": False}, "no covariate beside the target 'ill', and intercept is False"),
+        ({"columns": [], "intercept": False}, "no covariate besides the target 'ill', and intercept is False"),
         ({"standardise": "false"}, "standardise must be true or false, found 'false'"),
         ({"intercept": 1}, "intercept must be true or false, found 1"),
     ],
 )
-def test_columns_that_do_not_fit(pooled, arguments, message):
+def test_invalid_columns(pooled, arguments, message):
     with raises(message):
         matrix(file=pooled, **{"target": "ill", "site": "site", "columns": ["age"], **arguments})
 
 
 def test_a_constant_column_cannot_be_standardised(tmp_path):
     path = write(tmp_path / "a.csv", "x,z,y\n1,0.1,0\n2,0.1,1\n3,0.1,1\n")
-    with raises("column 'z' is the same in every row; leave it out"):
+    with raises("column 'z' is the same in every row: leave it out"):
         matrix([path], target="y")
-    with raises("column 'z' is the same in every row; leave it out of columns"):
+    with raises("column 'z' is the same in every row: leave it out of columns"):
         matrix([path], target="y", constant=["z"])
     assert matrix([path], target="y", constant=["z"], standardise=False).columns == ("intercept", "x", "z")
 
 
 def test_a_second_intercept(tmp_path):
     path = write(tmp_path / "a.csv", "intercept,y\n1,0\n2,1\n")
-    with raises("there is a column 'intercept' already"):
+    with raises("a column is already named 'intercept'"):
         matrix([path], target="y")
     assert matrix([path], target="y", intercept=False, standardise=False).columns == ("intercept",)
 
@@ -332,29 +332,29 @@ def test_a_second_intercept(tmp_path):
     [
         ("by-lable", "unknown split rule 'by-lable', did you mean 'by-label'?"),
         ("dirichlet(1", "unknown split rule 'dirichlet(1'"),
-        ("dirichlet", "split 'dirichlet' needs a number above 0, as in 'dirichlet(0.5)'; found None"),
+        ("dirichlet", "split 'dirichlet' needs a number above 0, as in 'dirichlet(0.5)', found None"),
         ("dirichlet()", "found ''"),
         ("dirichlet(a)", "found 'a'"),
         ("dirichlet(0)", "found '0'"),
         ("dirichlet(inf)", "found 'inf'"),
-        ("iid(2)", "split 'iid' takes neither a number in brackets nor a column"),
-        ("by-label(2)", "split 'by-label' takes neither"),
-        ("by-column(2)", "split 'by-column' needs column, the column to sort by, and nothing in brackets"),
+        ("iid(2)", "split 'iid' has no argument in brackets and no column"),
+        ("by-label(2)", "split 'by-label' has no argument"),
+        ("by-column(2)", "split 'by-column' needs column, the column to sort by, and no argument in brackets"),
         ("by-column", "split 'by-column' needs column"),
     ],
 )
-def test_rules_that_do_not_fit(regression, rule, message):
+def test_invalid_rules(regression, rule, message):
     with raises(message):
         data.split(rule, *regression, 3, 0)
 
 
-def test_splits_that_do_not_fit(regression):
+def test_invalid_splits(regression):
     X, y = regression
-    with raises("split 'iid' takes neither a number in brackets nor a column"):
+    with raises("split 'iid' has no argument in brackets and no column"):
         data.split("iid", X, y, 3, 0, X[:, 0])
-    with raises("split 'by-column' needs one value a row, shape (200,); found shape (200, 2)"):
+    with raises("split 'by-column' needs one value per row, shape (200,), found shape (200, 2)"):
         data.split("by-column", X, y, 3, 0, X)
-    with raises("agents must be at least 1; found 0"):
+    with raises("agents must be at least 1, found 0"):
         data.split("iid", X, y, 0, 0)
     with raises("200 rows are too few for 201 agents"):
         data.split("iid", X, y, 201, 0)
@@ -378,7 +378,7 @@ def test_files_at_sites_are_read_when_called(tmp_path, monkeypatch):
     np.testing.assert_array_equal(plain.shards[0]()[0], [[1], [3]])
 
 
-def test_sites_may_use_one_name_for_their_files():
+def test_sites_may_use_the_same_path():
     assert data.at_sites(["/data/own.csv"] * 2, target="y", columns=["x"]).sites == ("agent 0", "agent 1")
     assert data.at_sites(["n/own.csv", "s/own.csv"], target="y", columns=["x"]).sites == ("n/own.csv", "s/own.csv")
 
@@ -386,16 +386,16 @@ def test_sites_may_use_one_name_for_their_files():
 @pytest.mark.parametrize(
     ("files", "columns", "options", "message"),
     [
-        ("sites/*.csv", ["x"], {}, "files must list one file an agent, found 'sites/*.csv'"),
+        ("sites/*.csv", ["x"], {}, "files must list one file per agent, found 'sites/*.csv'"),
         ([], ["x"], {}, "files is an empty list"),
         (["a.csv"], "x", {}, "columns must be a list of names, found 'x'"),
         (["a.csv"], ["x", "x"], {}, "columns lists 'x' more than once"),
         (["a.csv"], ["x", "y"], {}, "columns lists the target 'y'"),
-        (["a.csv"], ["intercept"], {}, "there is a column 'intercept' already"),
-        (["a.csv"], [], {"intercept": False}, "there is no covariate beside the target 'y'"),
+        (["a.csv"], ["intercept"], {}, "a column is already named 'intercept'"),
+        (["a.csv"], [], {"intercept": False}, "there is no covariate besides the target 'y'"),
     ],
 )
-def test_sites_that_do_not_fit(files, columns, options, message):
+def test_invalid_sites(files, columns, options, message):
     with raises(message):
         data.at_sites(files, target="y", columns=columns, **options)
 

@@ -51,7 +51,7 @@ def written(frame, separator, decimal, thousands, quoting, word, index):
 
 
 def drawn_dialects(count, seed=0):
-    """Dialects as people write them, by a seed: `count` of all combinations."""
+    """A random selection of `count` combinations of options."""
     choices = [
         [",", ";", "\t", "|"],
         [".", ","],
@@ -68,7 +68,7 @@ def drawn_dialects(count, seed=0):
 
 
 @pytest.mark.parametrize("dialect", drawn_dialects(100), ids=str)
-def test_a_dialect_is_read_as_its_data_frame_or_names_its_option(tmp_path, dialect):
+def test_a_dialect_equals_its_data_frame_or_an_error_names_the_option(tmp_path, dialect):
     separator, decimal, thousands, encoding, quoting, word, index, above = dialect
     frames = {f"s{site}": people(site) for site in range(3)}
     for name, frame in frames.items():
@@ -81,7 +81,7 @@ def test_a_dialect_is_read_as_its_data_frame_or_names_its_option(tmp_path, diale
     right = {"separator": separator, "decimal": decimal, "encoding": encodings.get(encoding, encoding)}
     right |= {"thousands": thousands or None, "header": above.count("\n") + 1}
     given = {}
-    # each message names an option to write, until the files are read
+    # each message names one option, until all files are read
     for _ in range(6):
         try:
             found = data.study(tmp_path / "*.csv", **options, **given)
@@ -100,7 +100,7 @@ def test_a_dialect_is_read_as_its_data_frame_or_names_its_option(tmp_path, diale
         pd.testing.assert_frame_equal(own[frame.columns], frame)
 
 
-# --- what a wrong guess says ---
+# --- messages for a wrong format ---
 
 
 def study_of(tmp_path, text, sites="abc", **options):
@@ -117,19 +117,19 @@ def lines(header, *rows, times=10):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (lines("age;crp;died", "40;1.0;0", "50;2.0;1"), 'parted by semicolons: write separator = ";"$'),
-        (lines("\ufeffage;crp;died", "40;1.0;0", "50;2.0;1"), 'parted by semicolons: write separator = ";"$'),
-        (lines("age\tcrp\tdied", "40\t1.0\t0"), r'parted by tabs: write separator = "\\t"$'),
-        (lines("age|crp|died", "40|1.0|0"), r'parted by bars: write separator = "\|"$'),
-        (lines("age;crp;died", "40;1,0;0", "50;2,5;1"), 'write separator = ";" and decimal = ","$'),
+        (lines("age;crp;died", "40;1.0;0", "50;2.0;1"), 'separated by semicolons[?] Write separator = ";"$'),
+        (lines("\ufeffage;crp;died", "40;1.0;0", "50;2.0;1"), 'separated by semicolons[?] Write separator = ";"$'),
+        (lines("age\tcrp\tdied", "40\t1.0\t0"), r'separated by tabs[?] Write separator = "\\t"$'),
+        (lines("age|crp|died", "40|1.0|0"), r'separated by bars[?] Write separator = "\|"$'),
+        (lines("age;crp;died", "40;1,0;0", "50;2,5;1"), 'Write separator = ";" and decimal = ","$'),
         (
             lines("A report\n\nage;crp;died", "40;1,0;0", "50;2,5;1"),
-            'write separator = ";", decimal = "," and header = 3',
+            'Write separator = ";", decimal = "," and header = 3',
         ),
-        (lines("A report\n\nage,crp,died", "40,1.0,0"), "is the header in line 3[?] Write header = 3$"),
+        (lines("A report\n\nage,crp,died", "40,1.0,0"), "Is the header in line 3[?] Write header = 3$"),
         (
             lines("age,crp,died", '40,"1,5",0', '50,"2,5",1'),
-            "column 'crp'.*numbers of another form: write decimal = \",\"",
+            "column 'crp'.*numbers in another format: write decimal = \",\"",
         ),
         (
             lines("age,crp,died", '40,"1,234",0', "50,950,1"),
@@ -137,7 +137,7 @@ def lines(header, *rows, times=10):
         ),
         (lines("age,crp,died", '40,"1,234.5",0', "50,950,1"), "column 'crp'.*: write thousands = \",\""),
         (lines("age,crp,died", "40,1 234,0", "50,950,1"), "column 'crp'.*: write thousands = \" \""),
-        (lines("age,crp,died", "40,<1.0,0", "50,3,1", "50,4,1"), "column 'crp'.*a number behind < or >"),
+        (lines("age,crp,died", "40,<1.0,0", "50,3,1", "50,4,1"), 'column \'crp\'.*a number after "<" or ">"'),
         (lines("age,crp,died", "40,1,0", "50,3,1", "total,4,1"), "column 'age'.*a text where others have numbers"),
         (
             lines('"age" "died"', '"1" 50 1', '"2" 60 0'),
@@ -162,7 +162,7 @@ def test_a_wrong_guess_names_the_option(tmp_path, text, said):
         study_of(tmp_path, text)
 
 
-def test_a_column_without_a_name_is_left_out(tmp_path):
+def test_an_unnamed_column_is_ignored(tmp_path):
     for header, row in ((",age,died", "{0},{1},{2}"), ("age,died,", "{1},{2},")):
         rows = [row.format(k, 40 + k, k % 2) for k in range(12)]
         found = study_of(tmp_path, lines(header, *rows, times=1), formula="died ~ age")
@@ -185,21 +185,21 @@ def test_numbers_of_a_dialect():
         ({"decimal": ";"}, 'decimal must be "." or ",", found \';\''),
         ({"thousands": "x"}, "thousands must be one of"),
         ({"thousands": "."}, "decimal and thousands must differ"),
-        ({"encoding": "latin-99"}, "encoding must be one that Python knows"),
+        ({"encoding": "latin-99"}, "encoding must be a codec that Python knows"),
     ],
 )
-def test_a_dialect_that_is_none(tmp_path, options, said):
+def test_invalid_dialects(tmp_path, options, said):
     with pytest.raises(ValueError, match=said):
         data.study(tmp_path / "*.csv", **options)
 
 
-def test_numbers_that_may_be_grouped_are_described_with_a_warning(tmp_path):
+def test_describe_warns_of_likely_thousands_separators(tmp_path):
     rows = [f"{40 + k},1.{200 + 7 * k},{k + 0.5}" for k in range(20)]
     for site in "ab":
         (tmp_path / f"{site}.csv").write_text(lines("age,cost,dose", *rows, times=1))
     with pytest.warns(
         UserWarning,
-        match="column 'cost': all numbers of a, b that are not whole have three digits behind '.'",
+        match="column 'cost': all non-integer numbers of a, b have three digits after '.'",
     ):
         data.describe(tmp_path / "*.csv")
 
@@ -218,7 +218,7 @@ def test_a_pipe_is_read_once(tmp_path):
 # --- levels ---
 
 
-def test_a_whole_number_with_a_point_is_one_level_with_the_number(tmp_path):
+def test_whole_numbers_with_a_point_are_the_same_level(tmp_path):
     counts = {"a": (9, 15, 24), "b": (12, 18, 27), "c": (9, 15, 24)}
     frames = {}
     for site, died in counts.items():
@@ -248,7 +248,7 @@ def test_other_spellings_stay_levels_with_a_warning(tmp_path):
     assert all(pair in said for pair in ("'01' and '1'", "'250.1' and '250.10'", "'A b' and 'a  B'"))
 
 
-def test_positive_takes_a_number_with_a_point(tmp_path):
+def test_positive_matches_whole_numbers_with_a_point(tmp_path):
     frames = study_of(tmp_path, lines("x,died", "1,1.0", "2,0.0", "3,1"), positive={"died": "1"}).frames
     assert frames[0]["died"].tolist()[:3] == [1.0, 0.0, 1.0]
 
@@ -261,7 +261,7 @@ def test_a_site_without_a_value_is_missing(tmp_path, word):
     rows = [f"{site},{40 + i},{int(i % 3 == 0)}" for site in ("north", "south", word) for i in range(12)]
     path = tmp_path / "all.csv"
     path.write_text(lines("hospital,age,died", *rows, times=1))
-    with pytest.raises(DataError, match="column 'hospital': lines 26, .* have no site; missing = \"drop\" leaves"):
+    with pytest.raises(DataError, match="column 'hospital': lines 26, .* have no site: missing = \"drop\" leaves"):
         data.study(file=path, site="hospital")
     with pytest.warns(UserWarning, match="rows without a site in column 'hospital' are left out: 12 in all.csv"):
         found = data.study(file=path, site="hospital", missing="drop")
@@ -271,14 +271,14 @@ def test_a_site_without_a_value_is_missing(tmp_path, word):
 def test_a_formula_without_the_mark_of_filled_cells_warns():
     rows = {"crp": [""] * 4 + list(map(str, range(36))), "died": [0, 1] * 20}
     found = data.as_study([rows] * 2, missing="indicator")
-    with pytest.warns(UserWarning, match='lacks crp_missing: add it.*or read the study with missing = "drop"'):
+    with pytest.warns(UserWarning, match='but not crp_missing: add it.*Or read the study with missing = "drop"'):
         accord.models.glm(found, "died ~ crp", "bernoulli")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         accord.models.glm(found, "died ~ crp + crp_missing", "bernoulli")
 
 
-def test_sites_may_write_in_their_own_way(tmp_path):
+def test_formats_by_site(tmp_path):
     frames = {name: people(site) for site, name in enumerate(("uk", "de"))}
     for name, frame in frames.items():
         dialect = (",", ".", "") if name == "uk" else (";", ",", ".")
@@ -297,16 +297,16 @@ def test_sites_may_write_in_their_own_way(tmp_path):
         pd.testing.assert_frame_equal(one[frame.columns], frame)
     with pytest.raises(ValueError, match="unknown site of an option such as decimal 'dee', did you mean 'de'"):
         data.study(tmp_path / "*.csv", decimal={"dee": ","})
-    with pytest.raises(ValueError, match="one file of all sites is written in one way"):
+    with pytest.raises(ValueError, match="a single file for all sites has one format"):
         data.study(file=tmp_path / "uk.csv", site="ward", decimal={"de": ","})
 
 
-def test_utf_8_is_not_read_as_other_letters(tmp_path):
+def test_utf_8_is_not_decoded_in_another_encoding(tmp_path):
     with pytest.raises(DataError, match='the file is UTF-8 text: write encoding = "utf-8"'):
         study_of(tmp_path, "age,ort\n40,Süd\n", encoding="cp1252")
 
 
-def test_a_posterior_of_files_is_that_of_data_frames(tmp_path):
+def test_files_and_data_frames_have_the_same_posterior(tmp_path):
     rng = np.random.default_rng(3)
     frames = {}
     for site in ("a", "b", "c"):
@@ -328,9 +328,9 @@ def test_a_posterior_of_files_is_that_of_data_frames(tmp_path):
     np.testing.assert_array_equal(runs[0].draws, runs[1].draws)
 
 
-def test_columns_and_levels_that_no_model_has_are_refused_at_once(tmp_path):
+def test_too_many_columns_or_levels_are_refused(tmp_path):
     wide = lines(",".join(f"c{k}" for k in range(5_001)), ",".join(["1.5"] * 5_001))
-    with pytest.raises(DataError, match="a .a.csv.: 5,001 columns would be read, and a study has at most 5,000: name"):
+    with pytest.raises(DataError, match="a .a.csv.: 5,001 columns would be read, the limit is 5,000: name"):
         study_of(tmp_path, wide, sites="a")
     assert list(study_of(tmp_path, wide, sites="a", formula="c1 ~ c2", constant=["c1", "c2"]).agreed.columns) == [
         "c1",
@@ -338,16 +338,16 @@ def test_columns_and_levels_that_no_model_has_are_refused_at_once(tmp_path):
     ]
     names = lines("name,y", *(f"person{k},{k % 2}" for k in range(5_001)), times=1)
     with pytest.raises(
-        DataError, match="column 'name': .* have more than 5,000 different texts, as names of persons are"
+        DataError, match="column 'name': .* have more than 5,000 different texts, like names of persons"
     ):
         study_of(tmp_path, names, sites="a")
 
 
-# --- what looks wrong ---
+# --- likely mistakes ---
 
 
 def two(north, south, **beside):
-    """Two sites of one column, and of what is beside it."""
+    """Two sites with one column and a constant one."""
     return {site: {"x": cells, **beside} for site, cells in (("north", north), ("south", south))}
 
 
@@ -355,7 +355,7 @@ NUMBERS = [40.0 + k for k in range(12)]
 
 DOUBTS = {
     "a spelling": (two(["M", "F"] * 6, ["m", "F"] * 6), 'if they mean the same, write strings = {x = {"M" = ["m"]}}'),
-    "a word": (two(["a", "?"] * 6, ["a", "b"] * 6), "the level '?': if it means that there is no value, name it in"),
+    "a word": (two(["a", "?"] * 6, ["a", "b"] * 6), "the level '?': if it means a missing value, name it in"),
     "letters of two signs": (
         two(["caf\u00e9", "bar"] * 6, ["cafe\u0301", "bar"] * 6),
         'if they mean the same, write strings = {x = {"cafe\u0301" = ["caf\u00e9"]}}',
@@ -363,13 +363,13 @@ DOUBTS = {
     "a code": (two([*NUMBERS[:-1], -999], NUMBERS), "north: column 'x' has the number -999, far from all others"),
     "groups": (
         two([f"2.{100 + k}" for k in range(12)], [2000 + 7 * k for k in range(12)]),
-        "all numbers of north that are not whole have three digits behind '.'",
+        "all non-integer numbers of north have three digits after '.'",
     ),
 }
 
 
 @pytest.mark.parametrize("case", DOUBTS)
-def test_what_looks_wrong_is_warned_of(case):
+def test_likely_mistakes_are_warned_of(case):
     tables, said = DOUBTS[case]
     with pytest.warns(UserWarning) as warned:
         data.as_study(tables)
@@ -379,11 +379,11 @@ def test_what_looks_wrong_is_warned_of(case):
 
 def test_sites_without_a_level_in_common_are_warned_of(tmp_path):
     tables = two(["M", "F"] * 6, ["man", "woman"] * 6, y=NUMBERS)
-    said = "column 'x': no level of north, south is at another site"
+    said = "column 'x': no level of north, south occurs at another site"
     with pytest.warns(UserWarning, match=said) as warned:
         accord.models.glm(data.as_study(tables, policy=data.Policy.none()), "y ~ x")
     assert warned[0].filename == __file__
-    # groups are each site's own
+    # groups are local to a site
     accord.models.glm(data.as_study(tables, policy=data.Policy.none()), "y ~ 1 + (1 | site:x)")
     for site, table in tables.items():
         pd.DataFrame(table).to_csv(tmp_path / f"{site}.csv", index=False)
@@ -392,29 +392,29 @@ def test_sites_without_a_level_in_common_are_warned_of(tmp_path):
 
 
 ZEROS = {
-    "another spelling of 1": (two(["yes", "no"] * 6, ["Yes"] * 12), "the text that is 0 at south is not that of the"),
+    "another spelling of 1": (two(["yes", "no"] * 6, ["Yes"] * 12), "the text for 0 at south differs from other"),
     "another spelling of 0": (
         two(["yes", "no"] * 6, ["yes", "nein"] * 6),
-        "the text that is 0 at south is not that of",
+        "the text for 0 at south differs from",
     ),
     "all of them 0": (two(["yes", "no"] * 6, ["no"] * 12), None),
 }
 
 
 @pytest.mark.parametrize("case", ZEROS)
-def test_a_text_that_is_0_at_one_site_alone_is_warned_of(case):
+def test_a_different_text_for_0_is_warned_of(case):
     tables, said = ZEROS[case]
     with pytest.warns(UserWarning, match=said) if said else contextlib.nullcontext():
         data.as_study(tables, positive={"x": "yes"})
 
 
-def test_sites_that_look_alike_are_warned_of():
+def test_similar_names_of_sites_are_warned_of():
     table = {"x": NUMBERS}
-    with pytest.warns(UserWarning, match="the sites 'North' and 'north' have names that look alike: are they one site"):
+    with pytest.warns(UserWarning, match="the sites 'North' and 'north' have similar names: are they one site"):
         data.as_study({"North": table, "north": table})
 
 
-def test_sites_that_are_one_number_are_one_site(tmp_path):
+def test_spellings_of_a_number_are_the_same_site(tmp_path):
     (tmp_path / "all.csv").write_text(
         lines("site,age", *(f"{s},{k}" for k in range(12) for s in ("1", "1.0", "2")), times=1)
     )
@@ -430,14 +430,14 @@ FINE = {
 
 
 @pytest.mark.parametrize("case", FINE)
-def test_what_is_right_is_not_warned_of(case):
+def test_correct_tables_cause_no_warning(case):
     data.as_study(FINE[case])
 
 
-def test_another_unit_is_told_where_tables_are_described(tmp_path):
+def test_describe_warns_of_different_units(tmp_path):
     for site, scale in (("a", 1.0), ("b", 365.25), ("c", 1.0)):
         (tmp_path / f"{site}.csv").write_text(lines("age", *(f"{scale * (40 + k)}" for k in range(40)), times=1))
-    with pytest.warns(UserWarning, match="column 'age' varies 365 times as much at b as at [ac]: is it in"):
+    with pytest.warns(UserWarning, match="column 'age' varies 365 times as much at b as at [ac]: do both use"):
         data.describe(tmp_path / "*.csv")
     data.study(tmp_path / "*.csv")
 
@@ -457,10 +457,10 @@ def test_levels_have_other_spellings():
     [
         ({"x": ["M"]}, r"strings of 'x' must be a table of levels, as \{F = \[\"f\", \"female\"\]\}, found \['M'\]"),
         ({"x": {"M": 3}}, "the spellings of 'M' in strings of 'x' must be a text or a list of texts, found 3"),
-        ({"x": {"M": ["m"], "F": ["m"]}}, "strings of 'x': 'm' is there twice"),
+        ({"x": {"M": ["m"], "F": ["m"]}}, "strings of 'x': 'm' is listed for two levels"),
     ],
 )
-def test_spellings_that_cannot_be_are_refused(strings, said):
+def test_invalid_spellings(strings, said):
     with pytest.raises(ValueError, match=said):
         data.as_study(two(["M", "F"] * 6, ["M", "F"] * 6), strings=strings)
 
@@ -478,7 +478,7 @@ def test_dates_have_a_time_of_day_and_a_zone():
         data.as_study([texts])
 
 
-def test_whole_numbers_beyond_float64_are_levels_of_their_own(tmp_path):
+def test_whole_numbers_beyond_float64_are_separate_levels(tmp_path):
     cells = 2**53 + np.arange(18) // 3
     (tmp_path / "a.csv").write_text(lines("x", *map(str, cells.tolist()), times=1))
     in_file = data.study(tmp_path / "*.csv", strings=["x"])
@@ -493,7 +493,7 @@ def test_a_group_of_thousands_does_not_begin_with_0(cell):
     assert Dialect(thousands=",").number("-12,345") == -12345.0
 
 
-def test_a_sign_of_thousands_that_is_none_is_said_in_words(tmp_path):
+def test_a_redundant_thousands_separator_is_explained(tmp_path):
     text = lines("cost", *(f'"{k},5"' for k in range(12)), times=1)
     with pytest.raises(DataError, match='write decimal = "," and no thousands, or'):
         study_of(tmp_path, text, thousands=",")
@@ -512,12 +512,12 @@ def test_rows_within_a_quoted_cell_are_found(tmp_path):
     ("begins", "said"),
     [(b"\x1f\x8b\x08", r"compressed \(gzip\)"), (b"PK\x03\x04", "a workbook or a zip archive"), (b"PAR1", "Parquet")],
 )
-def test_files_that_are_no_text_are_named(tmp_path, begins, said):
-    with pytest.raises(DataError, match=f"the file is {said}, and not text: save it as CSV"):
+def test_binary_files_are_named(tmp_path, begins, said):
+    with pytest.raises(DataError, match=f"the file is {said}, not text: save it as CSV"):
         study_of(tmp_path, begins + b"\x00" * 20)
 
 
-def test_dates_are_written_by_site(tmp_path):
+def test_date_formats_by_site(tmp_path):
     days = [f"{k + 1:02}" for k in range(12)]
     (tmp_path / "nord.csv").write_text(lines("day", *(f"{day}.03.2021" for day in days), times=1))
     (tmp_path / "west.csv").write_text(lines("day", *(f"03/{day}/2021" for day in days), times=1))
@@ -543,14 +543,14 @@ def test_a_space_between_thousands_is_any_space(tmp_path, sign):
         np.testing.assert_array_equal(study_of(tmp_path, text, thousands=given).frames[0]["cost"], range(1200, 1212))
 
 
-def test_the_line_of_the_header_is_an_option_by_site(tmp_path):
+def test_header_lines_by_site(tmp_path):
     rows = [f"{40 + k}" for k in range(12)]
     (tmp_path / "a.csv").write_text('A title, "with a quote\nof 2021\n' + lines("age", *rows, times=1))
     (tmp_path / "b.csv").write_text(lines("age", *rows, times=1))
     found = data.study(tmp_path / "*.csv", header={"a": 3})
     np.testing.assert_array_equal(found.frames[0]["age"], found.frames[1]["age"])
     (tmp_path / "a.csv").write_text("sep=;\n" + lines("age;old", *(f"{row};?" for row in rows), times=1))
-    with pytest.raises(DataError, match=r'a \(a.csv\): .* parted by semicolons: write separator = ";"$'):
+    with pytest.raises(DataError, match=r'a \(a.csv\): .* separated by semicolons[?] Write separator = ";"$'):
         data.study(tmp_path / "*.csv", columns=["age"])
     found = data.study(tmp_path / "*.csv", columns=["age"], separator={"a": ";"})
     np.testing.assert_array_equal(found.frames[0]["age"], found.frames[1]["age"])

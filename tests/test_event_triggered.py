@@ -1,4 +1,4 @@
-"""D-ULA whose agents speak when they have moved."""
+"""D-ULA with agents that broadcast after they have moved."""
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ def test_without_a_threshold_it_is_dula(noise, batch_size):
     plain = walk(unequal_shards(2), NET, DULA(*steps, **options), **lengths)
     run = walk(unequal_shards(2), NET, EventTriggeredULA(*steps, 0.0, **options), **lengths)
     np.testing.assert_array_equal(run.draws, plain.draws)
-    # everybody has always moved, and says so
+    # all agents broadcast in every round
     np.testing.assert_array_equal(run.statistics["broadcasts"], np.tile(np.arange(1, 41), (3, 1)))
 
 
@@ -38,12 +38,12 @@ def test_the_average_has_dulas_law_at_any_threshold(threshold):
     for k in (1, 2, 20, 60):
         assert worst_z(run.average[:, k - 1], law.at(k).average) < Z_BOUND
     if threshold == 1e6:
-        # who never hears anything new never speaks again
+        # no broadcast after the first one
         assert (run.statistics["broadcasts"] == 1).all()
 
 
-def test_broadcasts_are_the_rounds_in_which_an_agent_had_moved_far():
-    # two agents that are followed by hand: what was last said is what the neighbour counts with
+def test_agents_broadcast_in_rounds_after_large_moves():
+    # two agents simulated by hand: consensus terms use the last broadcasts
     post = accord.models.gaussian(np.array([[3.0], [-1.0]]), np.ones((2, 1, 1)))
     step, beta, threshold = 0.05, 0.2, 0.4
     with jax.enable_x64(True):
@@ -54,18 +54,18 @@ def test_broadcasts_are_the_rounds_in_which_an_agent_had_moved_far():
             draws=50,
             chains=1,
         )
-    x, sent, spoke = np.zeros(2), np.zeros(2), np.ones(2, int)
+    x, sent, broadcasts_made = np.zeros(2), np.zeros(2), np.ones(2, int)
     for k in range(50):
         x = x - beta * (sent - sent[::-1]) - 2.0 * step * (x - [3.0, -1.0])
         np.testing.assert_allclose(run.draws[0, k, :, 0], x, atol=1e-12)
-        assert run.statistics["broadcasts"][0, k] == spoke.max()
+        assert run.statistics["broadcasts"][0, k] == broadcasts_made.max()
         moved = np.abs(x - sent) > threshold
-        sent, spoke = np.where(moved, x, sent), spoke + moved
-    assert 3 < spoke.max() < 40
+        sent, broadcasts_made = np.where(moved, x, sent), broadcasts_made + moved
+    assert 3 < broadcasts_made.max() < 40
 
 
 def test_larger_thresholds_save_broadcasts_and_spread_agents():
-    # the shares and the size of a kick that the docstring names
+    # the fractions of broadcasts in the docstring
     post, net, step = equal_curvature(1), accord.Network.ring(AGENTS), 0.01
     kick, shares, spread = np.sqrt(2.0 * step * AGENTS), [], []
     for size in (0.0, 1.0, 2.0):
@@ -77,7 +77,7 @@ def test_larger_thresholds_save_broadcasts_and_spread_agents():
     assert spread[0] < spread[1] < spread[2]
 
 
-def test_a_threshold_that_falls_leaves_dulas_fixed_point():
+def test_a_decreasing_threshold_leaves_dulas_fixed_point():
     post, net = unequal_curvature(2), NET
     fixed = accord.law(post, net, DULA(0.025, 0.15, temperature=0.0)).stationary().joint.mean
 
@@ -100,12 +100,12 @@ def test_a_threshold_that_falls_leaves_dulas_fixed_point():
         (lambda: sample(EventTriggeredULA(0.01, 9.0, 1.0)), r"consensus_step must be below 2 / lambda_max\(L\)"),
     ],
 )
-def test_what_does_not_fit_is_named(make, message):
+def test_invalid_arguments_raise_clear_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_a_threshold_that_is_no_number_is_named():
+def test_a_threshold_must_be_a_number():
     with pytest.raises(TypeError, match="threshold must be a number or a function of the round, found '1'"):
         EventTriggeredULA(0.1, 0.1, "1")
 

@@ -1,4 +1,4 @@
-"""Every form of a neighbour sum is the same matrix product."""
+"""All forms of a neighbour sum equal the matrix product."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ GRAPHS = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.long_from(7)
-def test_operators_are_the_matrix(name):
+def test_operators_equal_the_matrix(name):
     net, form = GRAPHS[name]
     x = jnp.asarray(np.random.default_rng(0).standard_normal((net.num_agents, 6)))
     for matrix in (net.weights("metropolis"), net.adjacency):
@@ -40,10 +40,10 @@ def test_operators_are_the_matrix(name):
 
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.long_from(3)
-def test_differences_are_rounded_by_what_agents_are_apart(name):
+def test_differences_are_rounded_relative_to_the_differences(name):
     net, _ = GRAPHS[name]
     apart = np.random.default_rng(0).standard_normal((net.num_agents, 20))
-    # multiples of 2^-10, which single precision holds
+    # multiples of 2^-10 are exact in single precision
     x = np.float32(1e4 + np.round(apart * 1024) / 1024)
     for matrix in (net.weights("metropolis"), net.adjacency):
         sums = np.asarray(matrix.sum(axis=1)).reshape(-1, 1)
@@ -52,12 +52,12 @@ def test_differences_are_rounded_by_what_agents_are_apart(name):
             own = jnp.asarray(x[:, columns])
             found = operators.operator(matrix).differences(own, own)
             np.testing.assert_allclose(found, right[:, columns], rtol=1e-5, atol=2e-4)
-            # and over all agents they are none; sums of the numbers themselves are off by some 1e-3 an agent
+            # they sum to zero over the agents, while sums of the numbers have errors of about 1e-3 per agent
             np.testing.assert_allclose(np.asarray(found, float).sum(axis=0), 0.0, atol=2e-4)
 
 
 @pytest.mark.parametrize("exchanges", [1, 2, 5])
-def test_what_several_exchanges_take_off_is_added_up_by_differences(exchanges):
+def test_differences_over_several_exchanges_sum_to_zero(exchanges):
     net = accord.Network.path(8)
     x = np.float32(1e4 + np.random.default_rng(0).standard_normal((8, 3, 5)))
     method = EXTRASGLD(0.01, mix_rounds=exchanges)
@@ -76,7 +76,7 @@ FORMS = {
     "gather": operators.gather,
     "segments": operators.segments,
 }
-# odd and even numbers of agents, hubs, agents without a neighbour, one agent and two
+# odd and even numbers of agents, hubs, isolated agents, one and two agents
 PATTERNS = {
     "ring": accord.Network.ring(7),
     "path": accord.Network.path(8),
@@ -91,7 +91,7 @@ PATTERNS = {
 
 
 def one_way(net, seed=0):
-    """Weights on the edges and the diagonal that differ in both directions, so that no transpose goes unseen."""
+    """Asymmetric weights on the edges and the diagonal, which detect a transpose."""
     rng = np.random.default_rng(seed)
     pattern = net.adjacency + scipy.sparse.eye_array(net.num_agents)
     return scipy.sparse.csr_array(pattern.multiply(rng.standard_normal(pattern.shape)))
@@ -100,7 +100,7 @@ def one_way(net, seed=0):
 @pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.long_from(1)
-def test_all_forms_are_the_product_written_out(pattern, double):
+def test_all_forms_equal_the_matrix_product(pattern, double):
     matrix, rng = one_way(PATTERNS[pattern]), np.random.default_rng(1)
     n, dtype = matrix.shape[0], np.float64 if double else np.float32
     shapes = {"2-d": (n, 3), "3-d": (n, 2, 4), "4-d": (n, 5, 2, 3)}
@@ -132,8 +132,8 @@ def test_all_forms_are_the_product_written_out(pattern, double):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_engine_mixes_by_every_form(form):
-    # several exchanges of the engine's own round, on flat potentials: what is left is the polynomial of the weights
+def test_an_engine_mixes_with_every_form(form):
+    # on flat potentials several exchanges apply the Chebyshev polynomial of the weights
     net, rounds, dim = PATTERNS["random"], 3, 2
     n = net.num_agents
     post = accord.models.quadratic(np.zeros((n, dim, dim)), np.zeros((n, dim)))

@@ -1,4 +1,4 @@
-"""Families and priors of models: their log densities against those of NumPyro, SciPy and plain sums."""
+"""Log densities of families and priors, against NumPyro, SciPy and direct sums."""
 
 from functools import partial
 
@@ -52,7 +52,7 @@ COUNTS = np.array([0.0, 1.0, 0.0, 7.0, 300.0])
 ABOVE = np.array([1e-3, 0.3, 1.0, 9.0, 400.0])
 BETWEEN = np.array([1e-3, 0.3, 0.5, 0.9, 0.999])
 TRIALS = np.array([0.0, 1.0, 5.0, 9.0, 300.0])
-# family, columns of the response, parameters, and the same density by NumPyro
+# family, columns of the response, parameters, and NumPyro's distribution
 DENSITIES = {
     "normal": (families.Normal(), [REAL], {"sigma": 2.0}, lambda: dist.Normal(ETA, 2.0).log_prob(REAL)),
     "student": (
@@ -141,7 +141,7 @@ def test_densities_hold_far_out():
         np.array([-79.0, -79.0]) + np.log(-np.expm1(-2.0)),
         rtol=1e-12,
     )
-    # on either side of where the series begins
+    # on both sides of the switch to the series
     counts, params = np.array([3.0, 0.0, 700.0]), np.array([1.0, 2.0, 3.0])
     for size in (1e-3, 63.0, 65.0, 3000.0):
         np.testing.assert_allclose(
@@ -149,7 +149,7 @@ def test_densities_hold_far_out():
             scipy.stats.nbinom.logpmf(counts, size, size / (size + np.exp(params))),
             rtol=1e-10,
         )
-    # a concentration that large is Poisson
+    # a large concentration approaches the Poisson
     counts = np.array([3.0, 0.0])
     np.testing.assert_allclose(
         density(families.NegativeBinomial(), {"y": counts}, {"concentration": 1e9}, np.array([1.0, 2.0])),
@@ -166,7 +166,7 @@ def test_a_piecewise_exponential_hazard_is_that_of_its_intervals():
     expected = event * (np.log(hazard[[0, 0, 1, 1, 2]]) + ETA) - met * np.exp(ETA)
     found = density(family, checked(family, time, event), {"log_hazard": np.log(hazard)})
     np.testing.assert_allclose(found, expected, rtol=1e-12)
-    # it is a density: what is survived and what is not add up to one
+    # the density up to t and the survival after t sum to one
     one = {"log_hazard": np.log(hazard)}
     grid = np.linspace(1e-6, 4.0, 40001)
     rows = checked(family, grid, np.ones_like(grid))
@@ -175,7 +175,7 @@ def test_a_piecewise_exponential_hazard_is_that_of_its_intervals():
     np.testing.assert_allclose(died + left[0], 1.0, rtol=1e-4)
 
 
-def test_intervals_have_as_many_events_by_counts_alone():
+def test_intervals_have_equal_numbers_of_events():
     rng = np.random.default_rng(0)
     columns = [(rng.gamma(2.0, 3.0, rows), rng.integers(0, 2, rows)) for rows in (40, 200, 7)]
     family = families.PiecewiseExponential(intervals=4).settled(LocalCollectives(("a", "b", "c")), columns)
@@ -186,7 +186,7 @@ def test_intervals_have_as_many_events_by_counts_alone():
 
 
 def by_hand(time, event, eta, efron):
-    """The log partial likelihood as books have it, event by event."""
+    """The textbook log partial likelihood, event by event."""
     total = 0.0
     for moment in np.unique(time[event == 1]):
         dead = (time == moment) & (event == 1)
@@ -211,7 +211,7 @@ def test_cox_is_the_partial_likelihood_with_ties_whatever_the_padding(efron):
 
 
 def with_cumlogsumexp(shard, eta):
-    """The log partial likelihood of a shard without ties, whose rows are real to the end."""
+    """The log partial likelihood of a shard without ties or padding."""
     return jnp.sum(shard["event"] * (eta - jax.lax.cumlogsumexp(eta)))
 
 
@@ -251,13 +251,13 @@ WRONG = {
     "beta": (families.Beta(), [[0.0, 1.0, 0.5]], "some .* between 0 and 1"),
     "missing": (families.Normal(), [[np.nan, 1.0]], "some .* finite"),
     "class": (families.Categorical(("a", "b")), [["a", "q"]], r"some .* one of the classes \['a', 'b'\]"),
-    "time": (families.Weibull(), [[0.0, 1.0], [1, 1]], "some .* times > 0: .* take the family cox"),
+    "time": (families.Weibull(), [[0.0, 1.0], [1, 1]], "some .* times > 0: .* use the family cox"),
     "event": (families.Cox(), [[2.0, 1.0], [1, 3]], "some .* events 0 or 1"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_responses_outside_the_domain_are_told_and_not_shown(name):
+def test_errors_about_the_domain_quote_no_response(name):
     family, columns, message = WRONG[name]
     with pytest.raises(ValueError, match=message):
         checked(family, *columns)
@@ -301,7 +301,7 @@ def test_a_horseshoe_is_a_normal_with_its_half_cauchy_integrated_out():
             limit=500,
         )
         np.testing.assert_allclose(prior.log_density(jnp.asarray(x)), np.log(expected[0] / total), rtol=1e-6)
-    # the slope of the slope, on either side of where the fraction begins
+    # second derivative, on both sides of the switch to the continued fraction
     for x in (0.0, 0.4, 0.7):
         curvature = jax.jit(jax.hessian(prior.log_density))(x)
         below, at, above = (prior.log_density(jnp.asarray(x + step)) for step in (-1e-4, 0.0, 1e-4))
@@ -322,12 +322,12 @@ def test_cutpoints_by_their_probabilities_are_normalised():
     )
     total = scipy.integrate.trapezoid(scipy.integrate.trapezoid(values, grid[1], axis=1), grid[0])
     np.testing.assert_allclose(total, 1.0, rtol=2e-3)
-    # all probabilities alike at the concentration 1: two classes have the slope of the sigmoid
+    # concentration 1 is uniform: the density for two classes is the slope of the sigmoid
     one = priors.Probabilities(1.0).log_density(jnp.asarray([0.3]))
     np.testing.assert_allclose(one, scipy.stats.logistic.logpdf(0.3), rtol=1e-12)
 
 
-def test_priors_refuse_scales_that_are_none():
+def test_priors_refuse_invalid_scales():
     with pytest.raises(ValueError, match="scale"):
         priors.Normal(0.0, 0.0)
     with pytest.raises(ValueError, match="loc"):

@@ -1,4 +1,4 @@
-"""Federated methods, at a hub: what they target, how far their laws are off, limits, errors."""
+"""Federated methods at a hub: targets, biases of their laws, limits, errors."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ def logistic():
 
 
 def stationary(post, method):
-    """The law of a draw in the long run, the same at every agent."""
+    """The stationary law of a draw, the same at every agent."""
     return accord.law(post, STAR, method).stationary().agent(2)
 
 
@@ -54,7 +54,7 @@ def test_one_local_step_is_langevin_on_the_sum(correlation):
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
-def test_local_steps_drift_to_their_own_shards_as_the_docstring_says(weights):
+def test_the_drift_of_local_steps_matches_the_docstring(weights):
     post = unequal_curvature(2)
     H, exact = post.hessians(), post.exact()
     share = np.ones(AGENTS) / AGENTS if weights is None else np.array(weights) / np.sum(weights)
@@ -65,12 +65,12 @@ def test_local_steps_drift_to_their_own_shards_as_the_docstring_says(weights):
         means = [stationary(post, FALD(step, 5, rho, weights)).mean - exact.mean for rho in (0.0, 1.0)]
         np.testing.assert_allclose(means[0], means[1], rtol=1e-7)
         found.append(means[0] / step)
-    # what is left is of second order: the two steps tell it
+    # two steps extrapolate the second-order remainder away
     np.testing.assert_allclose(2.0 * found[1] - found[0], expected, rtol=1e-3)
 
 
-def test_like_shards_save_messages_and_unlike_ones_pay():
-    # the paper's trade: with eight local steps, an eighth of the rounds for the same path
+def test_local_steps_save_messages_on_like_shards_only():
+    # the paper's trade-off: eight local steps take an eighth of the rounds
     H = np.array([[2.0, 0.5], [0.5, 1.0]])
     alike = accord.models.quadratic(np.stack([H] * AGENTS), np.ones((AGENTS, 2)))
     eight = stationary(alike, FALD(0.002, 8, 1.0))
@@ -80,7 +80,7 @@ def test_like_shards_save_messages_and_unlike_ones_pay():
         accord.metrics.wasserstein2(stationary(post, FALD(0.005, steps, rho)), post.exact())
         for steps, rho in ((1, 0.0), (8, 1.0), (8, 0.5), (8, 0.0))
     ]
-    # noise that is shared leaves the agents closer together, and drift is what is left
+    # shared noise keeps agents closer together, so that drift remains
     assert errors == sorted(errors)
     assert errors[0] < 0.004 and errors[1] > 0.1
 
@@ -103,7 +103,7 @@ def test_without_noise_local_steps_are_federated_averaging():
     np.testing.assert_allclose(run.draws[0, 0].ravel(), fixed.joint.mean, atol=1e-8)
     np.testing.assert_allclose(fixed.joint.cov, 0.0, atol=1e-20)
     assert np.abs(fixed.agent(0).mean - post.mode()).max() > 1e-3
-    # and with one step it is gradient descent, which ends at the mode
+    # with one step it is gradient descent, which converges to the mode
     only = accord.law(post, STAR, FALD(0.01, temperature=0.0)).stationary()
     np.testing.assert_allclose(only.agent(0).mean, post.mode(), atol=1e-9)
 
@@ -118,7 +118,7 @@ def test_one_client_alone_makes_plain_langevin_steps():
 
 
 def visitor(post, method):
-    """The moments in the long run of a chain that visits agents at random, from their recursion."""
+    """The stationary moments of a chain that visits agents at random, from their recursion."""
     n, dim, h = AGENTS, post.dim, method.step_size
     steps = np.broadcast_to(method.local_steps, n)
     share = steps / steps.sum()
@@ -150,8 +150,8 @@ def test_exact_surrogates_make_every_visit_a_langevin_step_on_the_sum():
         assert_same(visitor(post, FSGLD(0.01, steps)), plain_langevin(post, 0.01))
 
 
-def test_conducive_gradients_take_most_of_the_bias_away():
-    # the paper's claim, with surrogates that are wrong: too flat, and moved by a half of their widths
+def test_conducive_gradients_remove_most_of_the_bias():
+    # the paper's claim with inaccurate surrogates: too flat, and shifted by half of their widths
     post, steps = unequal_curvature(2), (1, 3, 2, 4, 1, 2)
     H = post.hessians()
     means = np.linalg.solve(H, -post.gradients(np.zeros(2))[..., None])[..., 0]
@@ -173,7 +173,7 @@ def test_without_noise_conducive_gradients_reach_the_mode():
         with jax.enable_x64(True):
             run = accord.sample(post, STAR, accord.Rounds(method, burn_in=1500, init=start), draws=1, chains=2)
         np.testing.assert_allclose(run.draws[:, 0], np.broadcast_to(post.mode(), (2, AGENTS, 2)), atol=1e-6)
-    # plain visits go round and round
+    # plain visits end in a cycle
     run = accord.sample(post, STAR, accord.Rounds(HubSGLD(0.02, 3, temperature=0.0), burn_in=1500), draws=1, chains=1)
     assert np.abs(run.draws - post.mode()).max() > 0.01
 
@@ -225,10 +225,10 @@ def test_the_bias_grows_with_staleness_times_step_and_the_monte_carlo_error_does
             np.testing.assert_allclose(found.mean, exact.mean, rtol=1e-6, atol=1e-8)
             ratios = np.linalg.eigvals(found.cov @ np.linalg.inv(exact.cov)).real
             excess.append((np.sort(ratios) - 1.0) / step)
-        # to first order, from two steps
+        # first order, extrapolated from two steps
         np.testing.assert_allclose(2.0 * excess[1] - excess[0], (age + 0.5) * values, rtol=1e-2)
-        heard = respond(post, STAR, StaleSGLD(0.02, age))
-        errors.append(heard.sd[0] ** 2 * heard.memory[0])
+        response = respond(post, STAR, StaleSGLD(0.02, age))
+        errors.append(response.sd[0] ** 2 * response.memory[0])
     np.testing.assert_allclose(errors, np.broadcast_to(errors[0], (4, 2)), rtol=1e-5)
 
 
@@ -238,7 +238,7 @@ def test_the_stability_bound_of_stale_gradients_is_where_the_radius_crosses_one(
     bound = StaleSGLD(0.1, age).max_step(STAR, post.hessians())
     for factor, stable in ((0.99, True), (1.01, False)):
         assert (accord.law(post, STAR, StaleSGLD(factor * bound, age)).spectral_radius < 1.0) is stable
-    # and no delays up to that are unstable below it
+    # no smaller delays are unstable below it
     mixed = StaleSGLD(0.99 * bound, tuple(min(age, i) for i in range(AGENTS)))
     assert accord.law(post, STAR, mixed).spectral_radius < 1.0
     assert mixed.max_step(STAR, post.hessians()) is None or age == 0
@@ -256,7 +256,7 @@ def test_without_noise_stale_gradients_reach_the_mode():
 
 
 def rounding_variance(v, levels):
-    """The variance of rounding each number of vectors (..., dim) to multiples of |v| / levels."""
+    """The variance of rounding each entry of vectors (..., dim) to multiples of |v| / levels."""
     unit = np.linalg.norm(v, axis=-1, keepdims=True) / levels
     part = np.abs(v) / unit % 1.0
     return unit**2 * part * (1.0 - part)
@@ -275,7 +275,7 @@ def test_rounding_is_unbiased_with_the_variance_of_its_levels(levels):
     assert variance.sum() <= method.omega(5) * (v**2).sum()
     multiples = found * levels / np.linalg.norm(v)
     np.testing.assert_allclose(multiples, np.round(multiples), atol=1e-5)
-    # nothing is made of nothing
+    # zero is rounded to zero
     nothing = method.compressed(jnp.zeros(3), Noise(None, None, None, keys[0]))
     np.testing.assert_array_equal(nothing, np.zeros(3))
 
@@ -287,7 +287,7 @@ def test_a_step_has_the_noise_of_the_rounding_and_of_the_temperature(temperature
     method = QLSD(step, levels, memory=0.0, temperature=temperature)
     run = accord.sample(post, STAR, accord.Rounds(method, burn_in=0, init=start(3)), draws=4, chains=10_000, seed=1)
     H, b = post.hessians(), -post.gradients(np.zeros(3))
-    # round 0 averages the starts, and gradients are whole in round 1
+    # round 0 averages the starts, and gradients of round 1 are uncompressed
     before, after = run.draws[:, 2, 0].astype(np.float64), run.draws[:, 3, 0].astype(np.float64)
     slopes = np.einsum("nij,cj->cni", H, before) - b
     variance = step**2 * rounding_variance(slopes, levels).sum(axis=1) + 2.0 * step * temperature
@@ -306,8 +306,8 @@ COMPRESSED = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", COMPRESSED)
-def test_how_shards_differ_does_not_matter_with_memory(name):
-    # the same sum of potentials, whose agents are pulled apart: the same draws
+def test_differences_between_shards_do_not_matter_with_memory(name):
+    # the same sum of potentials from agents with distant modes gives the same draws
     H, b = unequal_curvature(4).hessians(), -unequal_curvature(4).gradients(np.zeros(4))
     tilt = 30.0 * np.random.default_rng(0).standard_normal(b.shape)
     posts = [accord.models.quadratic(H, b), accord.models.quadratic(H, b + tilt - tilt.mean(axis=0))]
@@ -331,7 +331,7 @@ def test_without_noise_compression_with_memory_reaches_the_mode(name):
     np.testing.assert_allclose(run.draws[0, 0], np.tile(post.mode(), (AGENTS, 1)), atol=1e-6)
 
 
-def test_without_memory_neither_compression_does():
+def test_without_memory_compression_does_not_reach_the_mode():
     post = unequal_curvature(4)
     restless = QLSD(0.02, 1, memory=0.0, temperature=0.0)
     run = accord.sample(post, STAR, accord.Rounds(restless, burn_in=2000), draws=200, chains=1)
@@ -353,18 +353,18 @@ def test_error_feedback_is_its_recursion():
     with jax.enable_x64(True):
         method = ELF(step, 1, 2, temperature=0.0)
         run = accord.sample(post, STAR, accord.Rounds(method, burn_in=0, init=starts), draws=30, chains=1)
-    x = told = starts.mean(axis=0)
+    x = known = starts.mean(axis=0)
     g = np.einsum("nij,j->ni", H, x) - b
     for found in run.draws[0, :, 3]:
         np.testing.assert_allclose(found, x, atol=1e-10)
         x = x - step * g.sum(axis=0)
-        told = told + largest(x - told, 2)
-        g = g + np.stack([largest(v, 1) for v in np.einsum("nij,j->ni", H, told) - b - g])
+        known = known + largest(x - known, 2)
+        g = g + np.stack([largest(v, 1) for v in np.einsum("nij,j->ni", H, known) - b - g])
 
 
 @pytest.mark.slow
 @pytest.mark.busy
-def test_memory_takes_the_width_away_that_rounding_adds():
+def test_memory_removes_the_excess_variance_of_rounding():
     post, step = unequal_curvature(4), 0.04
     exact = post.exact()
     whiten = np.linalg.inv(np.linalg.cholesky(exact.cov))
@@ -376,14 +376,14 @@ def test_memory_takes_the_width_away_that_rounding_adds():
     whole, rounded, remembered, largest_one = map(
         width, (ELF(step, 4), QLSD(step, 1, memory=0.0), QLSD(step, 1), ELF(step, 1))
     )
-    # of the same noise, so that most of its error is in all of them
+    # with the same noise, so that most of the error is common
     assert rounded - whole > 0.08
     assert abs(remembered - whole) < 0.02
     assert 0.03 < largest_one - whole < 0.15
 
 
 def test_bits_of_a_message():
-    # the norm, and signs and one of five levels; numbers with their places
+    # the norm, signs and one of five levels, and entries with their indices
     assert QLSD(0.1, 4).message_bits(100) == 32 + 100 * (1 + 3)
     assert ELF(0.1, 5).message_bits(100) == 5 * (32 + 7)
     assert ELF(0.1).message_bits(100) == 25 * (32 + 7)
@@ -416,10 +416,10 @@ def whitened(method):
         (lambda: FALD(0.1, weights=(1.0, -1.0)), "weights must be a finite number > 0, found -1.0"),
         (
             lambda: bound(FALD(0.1, weights=(1.0, 2.0))),
-            r"weights must be one number, or one an agent \(6\), found shape",
+            r"weights must be one number, or one per agent \(6\), found shape",
         ),
         (lambda: StaleSGLD(0.1, -1), "staleness must be a whole number >= 0, found -1"),
-        (lambda: bound(StaleSGLD(0.1, (1, 2))), r"staleness must be one number, or one an agent \(6\)"),
+        (lambda: bound(StaleSGLD(0.1, (1, 2))), r"staleness must be one number, or one per agent \(6\)"),
         (lambda: sampled(StaleSGLD(0.6, 9)), r"step_size 0.6 is not below 0\.\d+, the stability bound of StaleSGLD"),
         (lambda: QLSD(0.1, 0), "levels must be a whole number >= 1, found 0"),
         (lambda: QLSD(0.1, 2, 1.5), "memory must be a number from 0 to 1, found 1.5"),
@@ -429,14 +429,14 @@ def whitened(method):
         (lambda: bound(ELF(0.1, kept_down=9)), r"kept_down must be a whole number in 1\.\.2, found 9"),
         (lambda: sampled(ELF(9.0)), r"step_size 9 is not below \d\.\d+, the stability bound of ELF"),
         (lambda: FSGLD(0.0), "step_size must be a finite number > 0, found 0.0"),
-        (lambda: FSGLD(0.1, surrogates=[1.0, 2.0]), "surrogates must be one accord.Gaussian an agent"),
+        (lambda: FSGLD(0.1, surrogates=[1.0, 2.0]), "surrogates must be one accord.Gaussian per agent"),
         (lambda: FSGLD(0.1, surrogates=(accord.Gaussian([0.0], [0.0]),)), "surrogate of agent 0 must have a positive"),
-        (lambda: bound(FSGLD(0.1, surrogates=(ROUND,) * 5)), "one Gaussian an agent, 6 of 2 parameters, found 5 of 2"),
-        (lambda: whitened(FSGLD(0.1, surrogates=(ROUND,) * 6)), "surrogates are given in the user's parameters"),
+        (lambda: bound(FSGLD(0.1, surrogates=(ROUND,) * 5)), "one Gaussian per agent, 6 of 2 parameters, found 5 of 2"),
+        (lambda: whitened(FSGLD(0.1, surrogates=(ROUND,) * 6)), "surrogates are in the user's parameters"),
         (lambda: whitened(FSGLD(9.0)), r"step_size 9 is not below 2, the stability bound of FSGLD"),
         (lambda: FALD(0.1, noise="common"), 'noise must be "independent" in FALD'),
     ],
 )
-def test_bad_numbers_get_one_clear_error(make, message):
+def test_invalid_arguments_raise_clear_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -119,14 +119,14 @@ def test_draws_are_those_of_one_place_and_effects_stay(federation):
     ("modules", "text"),
     [({}, "does not allow the module approved_hospitals of hash"), ({NAME: "0" * 64}, "to add the hash to `modules`")],
 )
-def test_a_site_refuses_code_that_nobody_approved(federation, tmp_path, modules, text):
+def test_a_site_refuses_code_that_is_not_approved(federation, tmp_path, modules, text):
     found = federation()
     policy = tmp_path / "south" / "site.toml"
     lines = policy.read_text().splitlines()
     inner = ", ".join(f"{name} = {json.dumps(value)}" for name, value in modules.items())
     policy.write_text("\n".join([f"modules = {{{inner}}}", *lines[1:]]))
     with pytest.raises(DataError, match=text):
-        Flower(found.study, found).model()  # asks nobody yet
+        Flower(found.study, found).model()  # no request yet
         drawn(engine := Flower(found.study, found), engine.model())
 
 
@@ -135,7 +135,7 @@ def test_a_file_that_was_changed_is_not_run(federation, tmp_path):
     ran = tmp_path / "ran"
     path = tmp_path / "installed" / f"{NAME}.py"
     path.write_text(MODULE + f"\nopen({str(ran)!r}, 'w')\n")
-    with pytest.raises(DataError, match="is another one here: its file has another hash"):
+    with pytest.raises(DataError, match="differs here: its file has another hash"):
         Flower(found.study, found).model()
     assert not ran.exists()
     path.unlink()
@@ -197,5 +197,5 @@ def test_arguments_are_made_of_columns():
 
 def test_a_column_that_is_not_whole_is_named(federation, tmp_path):
     found = federation(study(integers=["died", "age"]))
-    with pytest.raises(DataError, match="column 'age' has numbers that are not whole"):
+    with pytest.raises(DataError, match="column 'age' has non-integer numbers"):
         drawn(engine := Flower(found.study, found), engine.model())

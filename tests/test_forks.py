@@ -1,4 +1,4 @@
-"""A fork of a process that has used JAX raises an error at once; processes forked before, or spawned, draw."""
+"""A fork of a process that has used JAX raises an error. Processes forked earlier, or spawned, draw."""
 
 import multiprocessing
 import os
@@ -39,17 +39,17 @@ os.waitpid(child, 0)
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("uses_jax", "given", "said"),
+    ("uses_jax", "given", "expected"),
     [
-        (True, "post", 'from one that had used JAX, .* by multiprocessing.get_context("spawn")'),
-        (True, "None", "from one that had used JAX"),
+        (True, "post", 'forked after JAX had started threads .* with multiprocessing.get_context("spawn")'),
+        (True, "None", "forked after JAX had started threads"),
         (False, "None", "(4, 10, 3, 1)"),
     ],
 )
-def test_a_fork_of_a_process_that_used_jax_is_refused(uses_jax, given, said):
+def test_a_fork_of_a_process_that_used_jax_is_refused(uses_jax, given, expected):
     script = FORKED.format(uses_jax=uses_jax, given=given)
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    for part in said.split(" .* "):
+    for part in expected.split(" .* "):
         assert part in found.stdout, found.stderr
 
 

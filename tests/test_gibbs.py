@@ -82,7 +82,7 @@ def test_every_proper_colouring_has_the_same_stationary_law(name, monkeypatch):
         np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-8, atol=1e-9)
         np.testing.assert_allclose(found.cov, expected.cov, rtol=1e-8, atol=1e-10)
         contractions.append(law.spectral_radius)
-    # they are different samplers all the same
+    # the samplers differ nevertheless
     assert np.ptp(contractions) > 1e-6
 
 
@@ -95,7 +95,7 @@ def joint_kl(p, q, span):
 
 @pytest.mark.parametrize("eta", [0.1, 1.0, 5.0])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_two_agents_contract_as_theorem_4_2_says(eta, seed):
+def test_two_agents_contract_as_in_theorem_4_2(eta, seed):
     # f with curvature 0.5 to 3, g with 0.2 to 2, one minimiser
     rng = np.random.default_rng(seed)
     Q = np.linalg.qr(rng.standard_normal((2, 3, 3)))[0]
@@ -134,7 +134,7 @@ def theorem_5_3(net, eta, alpha):
     ids=["tree", "circle", "star", "path"],
 )
 @pytest.mark.parametrize("eta", [0.05, 0.5])
-def test_bipartite_graphs_contract_as_theorem_5_3_says(net, eta):
+def test_bipartite_graphs_contract_as_in_theorem_5_3(net, eta):
     n = net.num_agents
     rng = np.random.default_rng(n)
     variances = rng.uniform(0.5, 2.0, (n, 2))
@@ -165,7 +165,7 @@ def test_the_average_makes_the_stated_langevin_steps():
 @pytest.mark.busy
 def test_metropolis_steps_keep_the_stationary_law():
     post, net = unequal_shards(2), NETWORKS["irregular"]
-    # forty sweeps of exact draws would be as near to it as to make no difference; Metropolis steps need more
+    # forty sweeps suffice for exact draws, Metropolis steps need more
     assert accord.law(post, net, Gibbs(0.5)).spectral_radius ** 40 < 1e-6
     method = Gibbs(0.5, conditional=MALA(steps=4, scale=0.8))
     run = accord.sample(post, net, accord.Rounds(method, burn_in=0, thin=60), draws=1, chains=5000, seed=3)
@@ -175,7 +175,7 @@ def test_metropolis_steps_keep_the_stationary_law():
 @pytest.mark.long
 @pytest.mark.busy
 def test_rejection_draws_the_conditional_itself():
-    # then every round has the law of exact draws, not only the last one
+    # every round then has the law of exact draws
     post, net = unequal_shards(2), NETWORKS["irregular"]
     start = accord.Gaussian([1.0, -1.0], np.eye(2))
     law = accord.law(post, net, Gibbs(0.5), init=start)
@@ -225,7 +225,7 @@ def test_power_potentials_against_quadrature(conditional):
 
 
 @pytest.mark.long
-def test_acceptance_is_reported_and_right():
+def test_the_acceptance_rate_is_reported_correctly():
     # with curvature h and ties of strength c a proposal from the mode is accepted at the rate (1 + h / c)^(-1/2)
     h, eta = 3.0, 0.5
     post = accord.models.gaussian(np.zeros(2), np.full(2, 1.0 / h))
@@ -241,7 +241,7 @@ def test_acceptance_is_reported_and_right():
     expected = rate - sd / np.sqrt(np.pi)
     found = run.statistics["acceptance_rate"][:, -1]
     assert abs(found.mean() - expected) < Z_BOUND * sd / np.sqrt(chains)
-    # each draw: the gradient that the closed-form mode stands for, the gradient and value there, and its tries
+    # per draw: one gradient for the closed-form mode, the gradient and value there, and the proposals
     tries = rounds / run.statistics["acceptance_rate"][:, -1]
     np.testing.assert_allclose(run.statistics["gradients"][:, -1], 3 * rounds + tries, rtol=1e-5)
     mala = accord.sample(post, accord.Network.path(2), accord.Rounds(Gibbs(eta, "mala"), burn_in=9), draws=3, chains=2)
@@ -255,13 +255,13 @@ def test_recentring_removes_the_bias_of_distant_minimisers():
     everywhere = np.tile(exact.mean, AGENTS)
     scale = np.tile(exact.sd, AGENTS)
     assert np.abs((plain.mean - everywhere) / scale).max() > 0.2
-    # 0.01 sd is how near the agents come to the minimiser
+    # agents reach the minimiser to 0.01 sd
     assert np.abs((recentred.mean - everywhere) / scale).max() < 0.02
     np.testing.assert_allclose(recentred.cov, plain.cov, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.long
-def test_recentring_leaves_the_posterior_alone_and_is_paid_for():
+def test_recentring_keeps_the_posterior_and_counts_its_cost():
     logistic = accord.models.logistic_regression(
         [
             (X, (X[:, 0] + 0.5 * k > 0).astype(float))
@@ -270,7 +270,7 @@ def test_recentring_leaves_the_posterior_alone_and_is_paid_for():
     )
     net = NETWORKS["irregular"]
     bound = bind(logistic, net, Gibbs(0.1, "mala", recentre=True))
-    # shifts sum to zero, so that sum f_i is as it was; they are the gradients at the mode
+    # shifts are the gradients at the mode, and sum to zero, so that sum f_i is unchanged
     np.testing.assert_allclose(bound.own.shift.sum(axis=0), 0.0, atol=1e-4)
     np.testing.assert_allclose(bound.own.shift, logistic.gradients(logistic.mode()), atol=0.05)
     assert bound.spent.exchanges > 0 and (bound.spent.bytes_sent > 0).all()
@@ -303,7 +303,7 @@ def test_a_conditional_that_cannot_be_drawn_is_an_error_with_agent_and_bound():
 
 
 @pytest.mark.long
-def test_a_potential_that_is_not_convex_is_found_out():
+def test_a_potential_that_is_not_convex_is_an_error():
     def double_well(x, rows):
         return -((x[0] ** 2 - 4.0) ** 2) * rows
 
@@ -337,7 +337,7 @@ NEGATIVE = np.array([[0.6, 0.6, -0.2], [0.6, 0.0, 0.4], [-0.2, 0.4, 0.8]])
         (lambda: sample_one(Gibbs(0.1), accord.Network.path(2), 0), 'conditional="exact" needs quadratic potentials'),
     ],
 )
-def test_bad_numbers_get_one_clear_error(make, message):
+def test_invalid_arguments_raise_clear_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

@@ -1,4 +1,4 @@
-"""A formula is data: whatever it says, nothing runs but the functions on the list."""
+"""Formulas cannot run code: only listed functions are evaluated."""
 
 import builtins
 import sys
@@ -20,7 +20,7 @@ from accord.models import glm, grammar
 from accord.models.formula import Formula, columns_of_formula, require_groups_of_sites
 from accord.models.tables import needed
 
-# --- what a formula does beside its list of functions ---
+# --- detection of code that a formula runs ---
 
 _EVENTS = (
     "import",
@@ -34,13 +34,13 @@ _EVENTS = (
     "code.__new__",
     "ctypes.",
 )
-# Where events go while a formula is worked out.
+# Lists of audit events, one for each formula in evaluation.
 _events = []
 
 
 def _audit(event, arguments):
     if _events and event.startswith(_EVENTS):
-        # formulae's scanner reads True, False and None by `eval`, which looks nothing up
+        # formulae's scanner calls `eval` for True, False and None, without a name lookup
         if not (event == "exec" and arguments[0].co_names == ()):
             _events[-1].append(f"{event} {arguments[:1]}")
 
@@ -50,9 +50,9 @@ sys.addaudithook(_audit)
 
 @contextmanager
 def watched(monkeypatch):
-    """A list of what formulas import, run, read as attributes or look up, beyond the list of functions.
+    """Yield a list of events (imports, calls, attribute and name lookups) outside of the listed functions.
 
-    With it comes a context for the audit events of one formula, among which there must be none of the test's own.
+    The second value is a context manager that records the audit events of one formula.
     """
     found = []
     lookup, function_of = formulae.environment.VarLookupDict.__getitem__, resolver.get_function_from_module
@@ -76,7 +76,7 @@ def watched(monkeypatch):
         return function_of(name, env)
 
     with monkeypatch.context() as patch:
-        # within reach of formulae's own names, of Python's, and of the functions' modules
+        # in the namespaces of formulae, of builtins, and of the modules of the functions
         for place in (formulae.transforms.TRANSFORMS, vars(builtins), vars(formulae.transforms), vars(grammar)):
             patch.setitem(place, "canary", canary)
         patch.setattr(resolver, "getattr", read, raising=False)
@@ -109,7 +109,7 @@ COLUMNS = list(FRAMES[0])
 
 
 def worked_out(text):
-    """Do all that is done with a formula, as columns of both sites; whether it was accepted."""
+    """Evaluate a formula at both sites; whether it was accepted."""
     FormulaNames.of(text), needed(text)
     try:
         columns_of_formula(text)
@@ -128,7 +128,7 @@ def worked_out(text):
     return True
 
 
-# --- the grammar of Python's expressions, within and around that of formulas ---
+# --- random Python expressions inside and around formulas ---
 
 NAMES = ["x", "y", "g", "bp.sys", "race___1", "`__class__`", "os", "np", "log", "surv", "prop", "canary", "Treatment"]
 NAMES += ["eval", "exec", "__import__", "open", "getattr", "TRANSFORMS", "bs", "poly", "True", "None", "q", "site"]
@@ -202,7 +202,7 @@ texts = st.one_of(
 
 
 def tried(monkeypatch, count):
-    """How many formulas were made, how many were accepted, and what they did beyond the list."""
+    """The number of formulas, the number of accepted ones, and recorded events."""
     counts = [0, 0]
 
     @settings(
@@ -214,7 +214,7 @@ def tried(monkeypatch, count):
             counts[1] += worked_out(text)
         counts[0] += 1
 
-    # modules that are imported when they are first needed
+    # trigger lazy imports
     worked_out(HONEST)
     with watched(monkeypatch) as (found, audited):
         attack()
@@ -228,12 +228,12 @@ def test_no_formula_runs_or_reads_anything_but_the_functions_on_the_list(monkeyp
 
 
 @pytest.mark.slow
-def test_no_formula_of_many_more_runs_anything(monkeypatch):
+def test_no_formula_runs_anything_in_a_longer_search(monkeypatch):
     made, _, found = tried(monkeypatch, 40_000)
     assert made >= 40_000 and found == []
 
 
-# As they were found to run code at every site of a federation, and others of their kind.
+# Formulas that ran code at every site of a federation, and similar ones.
 ATTACKS = [
     "surv.__builtins__.get.__class__.__call__('x') ~ x",
     "prop.__globals__.get('x') ~ x",
@@ -260,9 +260,9 @@ def test_an_attack_is_refused_before_anything_runs(text, monkeypatch):
     assert found == []
 
 
-# pandas calls itself without end for `where`, which would end the process
+# `where` causes infinite recursion in pandas, which would end the process
 @pytest.mark.parametrize("text", [text for text in ATTACKS if "where=" not in text])
-def test_the_watch_sees_what_an_attack_does_without_the_lists(text, monkeypatch):
+def test_attacks_are_detected_without_the_grammar(text, monkeypatch):
     monkeypatch.setattr(grammar._Grammar, "require_formula", lambda self, tree: None)
     with watched(monkeypatch) as (found, audited), audited():
         with suppress(Exception):
@@ -312,7 +312,7 @@ def test_a_column_of_any_name_is_a_column():
     assert post.names == ("Intercept", "I(bp.sys ** 2)", "race___1", "log(x)", "__class__", "sigma")
     np.testing.assert_allclose(post.shards[1]["design"][:, 1], own[1]["bp.sys"] ** 2)
     np.testing.assert_array_equal(post.shards[1]["design"][:, 4], own[1]["__class__"])
-    # a contrast and a column of its name
+    # a contrast and a column of the same name
     post = glm(own, "y ~ C(g, Treatment) + Treatment")
     np.testing.assert_array_equal(post.shards[0]["design"][:, 3], own[0]["Treatment"])
     named = StudyDocument(DOCUMENT.format(formula="'y ~ bp.sys + race___1 + I(`__class__` * 2) + C(g, Sum)'"))
@@ -325,23 +325,23 @@ def test_a_column_of_any_name_is_a_column():
         ("cbind(e, n - e) ~ x", r"for cbind\(successes, failures\) write prop\(e, n\) ~"),
         ("cbind(e, f) ~ x", r"write prop\(successes, successes \+ failures\) ~"),
         ("e | trials(n) ~ x", r"write prop\(e, n\) ~"),
-        ("e | weights(n) ~ x", "weights are an argument beside the formula: weights='column'"),
+        ("e | weights(n) ~ x", "weights are an argument of glm: weights='column'"),
         ("time | cens(event) ~ x", r"write surv\(time, event\) ~"),
         ("y ~ C(g, 'b')", r"write C\(column, Treatment\('b'\)\)"),
         ("y ~ C(g, Treatment('z'))", "unknown level of g 'z'. The choices are 'a', 'b', 'c'"),
-        ("y ~ x + x ** 2", r"a power of one column is written in I\(\), as in I\(x \*\* 2\)"),
-        ("y ~ x + (1 | g/h)", r"groups within groups are not possible: .* write \(1 \| column\) or"),
-        ("C(g) ~ x", r"stands on the right only: .*Ordinal\(\['low', 'high'\]\)"),
-        ("scale(y) ~ x", r"scale\(\) cannot stand at this place"),
-        ("y ~ g['a']", r"g\[...\] names a level where it is the whole left; here write I\(g == 'a'\)"),
-        ("abs(x[`a b`]) ~ x", r"x\[...\] names a level where it is the whole left; here write x == 'level'"),
-        ("y ~ x[(x)]", r"x\[...\] names a level where it is the whole left; here write I\(x == 'level'\)"),
-        ("surv(x, g['a']) ~ x", r"names a level where it is the whole left; here write g == 'a'$"),
-        ("y ~ 1*x", "0 and 1 are the intercept, and no factor of a product: write the terms out"),
-        ("y ~ x:1", "0 and 1 are the intercept, and no factor of a product"),
-        ("y ~ (g + 1) * x", "0 and 1 are the intercept, and no factor of a product"),
-        ("y ~ (x + 1) ** 2", "0 and 1 are the intercept, and no factor of a product"),
-        ("y ~ x / (g + h)", r"a / of several terms is written out: for g / x write g \+ g:x"),
+        ("y ~ x + x ** 2", r"write the power of a column in I\(\), as in I\(x \*\* 2\)"),
+        ("y ~ x + (1 | g/h)", r"nested groups are not supported: .* write \(1 \| column\) or"),
+        ("C(g) ~ x", r"is for the right side: .*Ordinal\(\['low', 'high'\]\)"),
+        ("scale(y) ~ x", r"scale\(\) is not allowed at this place"),
+        ("y ~ g['a']", r"g\[...\] is only allowed as the whole left side; here write I\(g == 'a'\)"),
+        ("abs(x[`a b`]) ~ x", r"x\[...\] is only allowed as the whole left side; here write x == 'level'"),
+        ("y ~ x[(x)]", r"x\[...\] is only allowed as the whole left side; here write I\(x == 'level'\)"),
+        ("surv(x, g['a']) ~ x", r"is only allowed as the whole left side; here write g == 'a'$"),
+        ("y ~ 1*x", "0 and 1 mean the intercept and cannot stand in a product: write the terms out"),
+        ("y ~ x:1", "0 and 1 mean the intercept and cannot stand in a product"),
+        ("y ~ (g + 1) * x", "0 and 1 mean the intercept and cannot stand in a product"),
+        ("y ~ (x + 1) ** 2", "0 and 1 mean the intercept and cannot stand in a product"),
+        ("y ~ x / (g + h)", r"/ does not accept a sum of terms: write it out, as g \+ g:x for g / x"),
         (
             "y ~ C(n) + I(x * (n != 1))",
             r"n != 1 compares text with a number, as n holds text. C\(n\) makes .* n != '1'$",
@@ -350,49 +350,49 @@ def test_a_column_of_any_name_is_a_column():
             "surv(x, n == 1) ~ x + C(n)",
             r"n == 1 compares text with a number.* C\(n\) makes it text in the whole formula",
         ),
-        ("y ~ C(n) + I(n > 5)", r"n is a factor in C\(n\) and stands outside of it too, .* under two names"),
-        ("y ~ C(n) + n", r"n is a factor in C\(n\) and stands outside of it too"),
-        ("y ~ C(n) + x:log(n)", r"n is a factor in C\(n\) and stands outside of it too"),
-        ("log(n) ~ C(n)", r"n is a factor in C\(n\) and stands outside of it too"),
-        ("prop(e, n) ~ C(n)", r"n is a factor in C\(n\) and stands outside of it too"),
-        ("n ~ C(n)", "the response n of the formula 'n ~ C.n.' is among its terms"),
+        ("y ~ C(n) + I(n > 5)", r"n is a factor in C\(n\) and is also used outside of C\(\): .* under another name"),
+        ("y ~ C(n) + n", r"n is a factor in C\(n\) and is also used outside of C\(\)"),
+        ("y ~ C(n) + x:log(n)", r"n is a factor in C\(n\) and is also used outside of C\(\)"),
+        ("log(n) ~ C(n)", r"n is a factor in C\(n\) and is also used outside of C\(\)"),
+        ("prop(e, n) ~ C(n)", r"n is a factor in C\(n\) and is also used outside of C\(\)"),
+        ("n ~ C(n)", "the response n of the formula 'n ~ C.n.' is also among its terms"),
         ("y ~ I(n == '5')", "n == '5' compares numbers with a text: write a number without quotation marks"),
         ("y ~ I('5' != x + n)", "'5' != x . n compares numbers with a text"),
         ("y ~ I(g == 1)", "g == 1 compares text with a number, as g holds text. Write .*, g == '1'$"),
         ("y ~ I(x == g)", "x == g compares text with a number, as g holds text. Write .*, g == 'level'$"),
         ("y ~ I('a' < g)", "'a' < g: g holds text, which has no order"),
-        ("y ~ log(g)", r"log\(g\) is of numbers, and g holds text: write a comparison, I\(g == 'level'\)"),
+        ("y ~ log(g)", r"log\(g\) needs numbers, and g holds text: write a comparison, I\(g == 'level'\)"),
         ("y ~ I(g == 'A')", "unknown level of g 'A', did you mean 'a'. The choices are 'a', 'b', 'c'"),
         ("I('z' != g) ~ x", "unknown level of g 'z'. The choices are 'a', 'b', 'c'"),
         ("surv(x, g == 'z') ~ x", "unknown level of g 'z'. The choices are 'a', 'b', 'c'"),
-        ("y ~ x > 3", r"part is not understood, > 3: .*I\(x > 3\)"),
-        ("y ~ I(1 < x < 3)", r"comparisons in a row are written as a product, I\(\(30 < age\) \* \(age < 60\)\)"),
+        ("y ~ x > 3", r"cannot be parsed, > 3: .*I\(x > 3\)"),
+        ("y ~ I(1 < x < 3)", r"write chained comparisons as a product, I\(\(30 < age\) \* \(age < 60\)\)"),
         ("y ~ x^2", r"cannot be read: .*; write powers as I\(x \*\* 2\)"),
         ("y ~ .", "cannot be read: .*; name the columns in place of the dot"),
-        ("y ~ I((x > 1) & (x < 2))", "cannot be read: .*; for and write a product of comparisons"),
+        ("y ~ I((x > 1) & (x < 2))", "cannot be read: .*; for 'and' write a product of comparisons"),
         ("y ~ I(1e-2 * x)", "cannot be read: .*; write numbers without an exponent"),
-        ("y ~ factor(g)", r"a factor is written C\(column\)"),
-        ("y ~ ns(x, 3)", r"ns\(...\) is found from the rows themselves"),
-        ("y ~ ifelse(x > 1, 1, 0)", r"ifelse\(\) is written as products of comparisons, I\(\(x > 50\) \* \(x - 50\)\)"),
-        ("y ~ a*b*c*d*e*f*g*h*i*j*k*l*m", "its interactions make 8,192 terms; at most 2,000 are read"),
-        ("y ~ x % 2", "part is not understood, % 2"),
-        ("y ~ log(x, y)", r"log\(\) takes \(x\), and nothing else"),
-        ("y ~ C(g, levels=Sum)", r"C\(\) takes \(column, contrast=\), and nothing else"),
-        ("y ~ C(contrast=Sum)", r"C\(\) takes \(column, contrast=\), and nothing else"),
-        ("y ~ I((9 ** 9) ** (9 ** 9))", "cannot be worked out"),
-        ("y ~ x:offset(y)", r"offset\(\) cannot stand at this place"),
-        ("y ~ " + "(" * 10_000 + "x" + ")" * 10_000, "20,005 characters; at most 20,000"),
-        ("y ~ " + "I(x) + " * 3000 + "x", "21,005 characters; at most 20,000"),
+        ("y ~ factor(g)", r"write a factor as C\(column\)"),
+        ("y ~ ns(x, 3)", r"ns\(...\) depends on all rows of a site"),
+        ("y ~ ifelse(x > 1, 1, 0)", r"write ifelse\(\) as products of comparisons, I\(\(x > 50\) \* \(x - 50\)\)"),
+        ("y ~ a*b*c*d*e*f*g*h*i*j*k*l*m", "its interactions make 8,192 terms, and at most 2,000 are allowed"),
+        ("y ~ x % 2", "cannot be parsed, % 2"),
+        ("y ~ log(x, y)", r"the arguments of log\(\) are \(x\)"),
+        ("y ~ C(g, levels=Sum)", r"the arguments of C\(\) are \(column, contrast=\)"),
+        ("y ~ C(contrast=Sum)", r"the arguments of C\(\) are \(column, contrast=\)"),
+        ("y ~ I((9 ** 9) ** (9 ** 9))", "cannot be evaluated"),
+        ("y ~ x:offset(y)", r"offset\(\) is not allowed at this place"),
+        ("y ~ " + "(" * 10_000 + "x" + ")" * 10_000, "20,005 characters, the limit is 20,000"),
+        ("y ~ " + "I(x) + " * 3000 + "x", "21,005 characters, the limit is 20,000"),
     ],
 )
-def test_what_is_no_formula_has_a_remedy(formula, message):
+def test_errors_of_invalid_formulas_have_a_remedy(formula, message):
     own = [{**one, "e": np.arange(60) % 4, "f": np.arange(60) % 3, "n": np.arange(60) % 5 + 4} for one in tables()]
     with pytest.raises(ValueError, match=message):
         glm([{**one, "h": one["g"]} for one in own], formula)
 
 
 def design_of(text):
-    """The names and the columns of a formula, on rows of which all levels meet."""
+    """The names and the columns of a formula, on rows with all combinations of levels."""
     rng = np.random.default_rng(0)
     levels = {"g": ["a", "b", "c"], "h": ["p", "q"], "k": ["u", "v"]}
     frame = pd.DataFrame({name: rng.choice(own, 200) for name, own in levels.items()})
@@ -404,7 +404,7 @@ def design_of(text):
     return design.names, design.matrices(frame, "s").design
 
 
-# numbers of coefficients as R and patsy have them
+# numbers of coefficients in R and patsy
 @pytest.mark.parametrize(
     ("terms", "count"),
     [
@@ -429,7 +429,7 @@ def test_factors_are_coded_in_full_rank(terms, count):
 
 def test_two_columns_of_one_name_are_refused():
     own = [{**one, "g[b]": one["x"]} for one in tables()]
-    with pytest.raises(ValueError, match=r"two columns of the formula .* are g\[b\]: rename a column of the table"):
+    with pytest.raises(ValueError, match=r"makes two columns named g\[b\]: rename a column of the table"):
         glm(own, "y ~ g + `g[b]`")
 
 

@@ -1,4 +1,4 @@
-"""Methods with a hub: what they target, operators, travelling chains, exact kernels, traffic, errors."""
+"""Methods with a hub: targets, operators, travelling chains, exact kernels, traffic, errors."""
 
 import jax
 import numpy as np
@@ -60,13 +60,13 @@ def test_dg_lmc_tends_to_the_augmented_marginal_at_first_order_in_its_step():
 
 
 def with_prior_agent(dim=3, seed=0):
-    """Linear regression whose prior is a shard of its own, so that the others see their rows only; and operators."""
+    """Linear regression with the prior as a separate shard, so that others have their rows only, and operators."""
     rng = np.random.default_rng(seed)
     shards, operators = [], []
     for rows in (2, 4, 1, 5, 2):
         X = rng.standard_normal((rows, dim))
         shards.append((X, rng.standard_normal(rows)))
-        # rows of the data, more or fewer than there are parameters
+        # rows of the data, more or fewer than parameters
         operators.append(X)
     shards.append((np.eye(dim) / 2.0, np.zeros(dim)))
     operators.append(rng.standard_normal((dim, dim)))
@@ -87,7 +87,7 @@ def test_operators_of_any_shape():
     expected = augmented(post, 0.3 + RHO, operators)
     np.testing.assert_allclose(2.0 * found[1].cov - found[0].cov, expected.cov, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(found[1].mean, expected.mean, rtol=1e-7, atol=1e-9)
-    # no prior, but for the last shard
+    # only the last shard has a prior
     potentials = regression(post.shards, 1.0, np.inf)
     assert_exact(post, PATH, DGLMC(0.5, 0.02, (1, 2, 3, 1, 2, 1), operators), potentials)
 
@@ -114,7 +114,7 @@ def test_curvatures_of_many_parameters_come_without_hessians(monkeypatch):
     assert (found <= exact * (1 + 1e-5)).all() and (found >= 0.98 * exact).all()
 
 
-def test_guidelines_fill_in_what_is_left_out():
+def test_guidelines_choose_omitted_fields():
     post = unequal_curvature(3)
     chosen = DGLMC().bind(post, STAR).sampler
     M = np.linalg.eigvalsh(post.hessians())[:, -1]
@@ -183,14 +183,14 @@ def test_gcmc_metropolis_steps_keep_the_stationary_law():
 @pytest.mark.long
 @pytest.mark.busy
 def test_tolerances_reweight_the_particles():
-    # one change from a wide to a narrow tolerance, with exact draws in between: right after the change the particles
-    # have the narrow law, which they could not have reached without their weights
+    # one change from a wide to a narrow tolerance, with exact draws in between. Directly after it the particles
+    # have the narrow law, which they can only have by resampling
     post, rho, wide = unequal_curvature(1), 0.5, 1.5
     method = GCMC(rho, "exact", tolerances=(wide,), rounds_per_tolerance=60)
     means = []
     for seed in range(24):
         run = accord.sample(post, STAR, accord.Rounds(method, burn_in=60), draws=1, chains=2000, seed=seed)
-        # the draw after the change is made from the resampled z: the mean of its law given them
+        # the next draw uses the resampled z: compare the mean of its law given them
         means.append([run.draws[..., 0, 0].mean(), run.draws[..., 0, 0].var()])
     found = np.array(means)
     error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
@@ -239,20 +239,20 @@ def test_travelling_chains_have_the_moments_of_a_random_visitor(local_steps):
     method = HubSGLD(0.01, local_steps)
     run = accord.sample(post, STAR, accord.Rounds(method, burn_in=0, init=start(2)), draws=40, chains=chains, seed=1)
     for k in (1, 2, 5, 40):
-        # what arrives in round k has made k - 1 visits
+        # a chain that arrives in round k has made k - 1 visits
         expected = travelling_moments(post, method, k - 1, start(2))
         for agent in (0, 4):
             x = run.draws[:, k - 1, agent].astype(np.float64)
             centred = x - expected.mean
-            # a mixture has heavier tails than a Gaussian: errors from the draws themselves
+            # a mixture has heavier tails than a Gaussian: errors are estimated from the draws
             z_mean = centred.mean(axis=0) / (x.std(axis=0) / np.sqrt(chains))
             products = np.einsum("ci,cj->cij", centred, centred)
             z_cov = (products.mean(axis=0) - expected.cov) / (products.std(axis=0) / np.sqrt(chains))
             assert max(np.abs(z_mean).max(), np.abs(z_cov).max()) < Z_BOUND, (k, agent)
 
 
-def test_every_chain_travels_and_none_is_lost():
-    # without noise and gradients a round only hands the positions out anew
+def test_chains_travel_and_none_is_lost():
+    # without noise and gradients a round only permutes the positions
     post = accord.models.quadratic(np.full((AGENTS, 1, 1), 1e-12), np.zeros((AGENTS, 1)))
     points = np.arange(1.0, AGENTS + 1.0)[:, None]
     run = accord.sample(
@@ -289,13 +289,13 @@ def test_kernels_keep_the_posterior(kernel):
     for k in (0, 2):
         assert worst_z(run.draws[:, k, :1], exact) < Z_BOUND
     assert (run.draws == run.draws[:, :, :1]).all()
-    # and they move
+    # and the chains move
     assert np.mean(run.draws[:, 2, 0, 0] != run.draws[:, 0, 0, 0]) > 0.5
 
 
 @pytest.mark.long
-def test_the_hub_knows_density_and_gradient_where_it_is():
-    # Metropolis steps keep the posterior by any gradient; a wrong one only wastes them
+def test_the_hub_keeps_density_and_gradient_of_its_position():
+    # Metropolis steps keep the posterior with any gradient, but a wrong one lowers acceptance
     post, method = unequal_curvature(2), Replicated("mala", step_size=0.1, warmup=5, temperature=2.0)
     with jax.enable_x64(True):
         engine = LocalEngine.preliminary(post, PATH, method.bind(post, PATH), chains=3)
@@ -325,7 +325,7 @@ def test_warm_up_finds_step_and_metric(kernel, dense):
     ess = array_stats.ess(squares, chain_axis=0, draw_axis=1)
     wrong = squares.mean(axis=(0, 1)) / exact.sd**2 - 1.0
     assert (np.abs(wrong) < Z_BOUND * np.sqrt(2.0 / ess)).all()
-    # scales fifty apart cost the adapted kernels no more than a round one would
+    # scales a factor fifty apart cost the adapted kernels no more than equal ones
     assert array_stats.ess(x, chain_axis=0, draw_axis=1).min() > (0.1 if kernel == "mala" else 0.3) * 8000
 
 
@@ -363,11 +363,11 @@ def test_traffic_of_totals():
     run = walk(post, PATH, GCMC(0.5), **options)
     assert run.traffic.exchanges == 6 * rounds
     np.testing.assert_array_equal(np.sort(run.traffic.bytes_sent), np.array([1, 1, 2, 2, 2, 2]) * word * rounds * dim)
-    # unsummed letters: everyone passes on what is behind it, both ways
+    # unsummed messages: each agent forwards all messages of its subtree, both ways
     run = walk(post, PATH, HubSGLD(0.001), **options)
     assert run.traffic.exchanges == 6 * rounds
     assert run.traffic.bytes_sent.sum() == 2 * (1 + 2 + 3 + 2 + 1) * word * rounds * dim
-    # one total an evaluation, and one at the start
+    # one total per evaluation, and one at the start
     run = walk(post, STAR, Replicated("mala", warmup=0, step_size=0.01), **options)
     assert run.traffic.exchanges == 2 * (rounds + 1)
     np.testing.assert_array_equal(
@@ -401,10 +401,10 @@ SINGULAR = [np.array([[1.0, 0.0]])] * AGENTS
         (lambda: DGLMC(local_steps=0), "local_steps must be a whole number >= 1, found 0"),
         (lambda: DGLMC(local_steps=[1, 2.5]), "local_steps must be a whole number >= 1, found 2.5"),
         (lambda: DGLMC(noise="common"), 'noise must be "independent" in DGLMC'),
-        (lambda: resolve(DGLMC(rho=[0.1, 0.2])), r"rho must be one number, or one an agent \(6\), found shape \(2,\)"),
-        (lambda: resolve(DGLMC(local_steps=(1, 2))), "local_steps must be one number, or one an agent"),
+        (lambda: resolve(DGLMC(rho=[0.1, 0.2])), r"rho must be one number, or one per agent \(6\), found shape \(2,\)"),
+        (lambda: resolve(DGLMC(local_steps=(1, 2))), "local_steps must be one number, or one per agent"),
         (lambda: resolve(DGLMC(rho=1.0, step_size=0.5)), r"step_size 0.5 of agent 0 is above 0\.\d+, its stability"),
-        (lambda: resolve(DGLMC(operators=[np.eye(2)] * 5)), "operators must hold one matrix an agent, 6, found 5"),
+        (lambda: resolve(DGLMC(operators=[np.eye(2)] * 5)), "operators must be one matrix per agent, 6, found 5"),
         (
             lambda: resolve(DGLMC(operators=[np.eye(3)] * 6)),
             r"operator of agent 0 must .* \(d_i, 2\), found \(3, 3\)",
@@ -415,14 +415,14 @@ SINGULAR = [np.array([[1.0, 0.0]])] * AGENTS
             "potential of agent 0 depends on more than A_i x",
         ),
         (lambda: GCMC(0.0), "rho must be a finite number > 0, found 0.0"),
-        (lambda: GCMC(0.5, tolerances=(0.3,)), "tolerances must be finite, fall, and end above rho = 0.5"),
-        (lambda: GCMC(0.5, tolerances=(1.0, 2.0)), "tolerances must be finite, fall"),
+        (lambda: GCMC(0.5, tolerances=(0.3,)), "tolerances must be finite, decrease, and end above rho = 0.5"),
+        (lambda: GCMC(0.5, tolerances=(1.0, 2.0)), "tolerances must be finite, decrease"),
         (lambda: GCMC(0.5, rounds_per_tolerance=0), "rounds_per_tolerance must be a whole number >= 1"),
         (lambda: GCMC(0.5, temperature=0.0), 'temperature 0 needs conditional="exact"'),
         (lambda: HubSGLD(0.0), "step_size must be a finite number > 0"),
         (lambda: HubSGLD(0.1, batch_size=0), "batch_size must be a whole number >= 1"),
         (lambda: resolve(HubSGLD(5.0)), r"step_size 5 is not below 0\.\d+, the stability bound of HubSGLD"),
-        (lambda: resolve(HubSGLD(0.01, (1, 2))), "local_steps must be one number, or one an agent"),
+        (lambda: resolve(HubSGLD(0.01, (1, 2))), "local_steps must be one number, or one per agent"),
         (lambda: Replicated("nut"), "unknown kernel 'nut', did you mean 'nuts'"),
         (lambda: Replicated(temperature=0.0), "temperature must be a finite number > 0"),
         (lambda: Replicated(warmup=-1), "warmup must be a whole number >= 0"),
@@ -431,7 +431,7 @@ SINGULAR = [np.array([[1.0, 0.0]])] * AGENTS
         (lambda: balanced_steps(1, [1.0, 0.0]), "seconds must be one number > 0 for each agent"),
     ],
 )
-def test_bad_numbers_get_one_clear_error(make, message):
+def test_invalid_arguments_raise_clear_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -444,8 +444,8 @@ def test_a_hub_needs_a_connected_network(method):
 
 
 @pytest.mark.parametrize("method", [GCMC(0.1), HubSGLD(0.01), Replicated()])
-def test_what_is_not_gaussian_has_no_law(method):
-    with pytest.raises(TypeError, match="cannot be had exactly"):
+def test_posteriors_that_are_not_gaussian_have_no_law(method):
+    with pytest.raises(TypeError, match="uses randomness beyond normal noise"):
         accord.law(unequal_curvature(1), STAR, method)
 
 

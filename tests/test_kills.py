@@ -1,4 +1,4 @@
-"""What kills.py says of runs that were killed: nothing where their draws are the same, and every difference."""
+"""kills.py reports every difference between the draws of killed and uninterrupted runs."""
 
 import random
 import subprocess
@@ -23,7 +23,7 @@ EXPECTED = np.array([[1.0, 2.0], [3.0, 4.0]])
     ],
     ids=["the same", "one bit", "fewer", "not a number"],
 )
-def test_how_far_draws_of_killed_runs_are_apart(found, apart, monkeypatch, tmp_path):
+def test_the_largest_difference_is_reported(found, apart, monkeypatch, tmp_path):
     def disturbed(place, folder, log, chance, seconds, due):
         np.savez(folder / "out.npz", draws=found if due else EXPECTED, average=EXPECTED)
         return due, due
@@ -38,7 +38,7 @@ def test_how_far_draws_of_killed_runs_are_apart(found, apart, monkeypatch, tmp_p
 @pytest.mark.slow
 @pytest.mark.skipif(not is_allowed(), reason="needs network namespaces")
 @pytest.mark.parametrize("engine", ["local", "mesh", "silo"])
-def test_a_few_of_them(engine):
+def test_a_few_kills_change_no_draw(engine):
     pytest.importorskip("ray")
     script = [sys.executable, HERE / "kills.py", "--kills", "0.1", "--only", engine]
     found = subprocess.run(script, capture_output=True, text=True, timeout=600)

@@ -1,4 +1,4 @@
-"""Latents that stay at their site: integrals and draws against closed forms, checks, what is refused."""
+"""Local latents: integrals and draws against closed forms, checks, refused input."""
 
 import pickle
 from dataclasses import replace
@@ -30,7 +30,7 @@ def group(rows):
 
 
 def linear(width, *, shards=SHARDS, group=group, noise=NOISE):
-    """Normal rows with a normal effect of each group along the first columns, in other units: all is known."""
+    """Normal rows with normal group effects along the first columns, with a known marginal likelihood."""
 
     def likelihood(p, latents, rows):
         y, X, _ = rows
@@ -52,7 +52,7 @@ def normal_prior(p):
 
 
 def marginal(shard, mean, scale, width):
-    """The law of an agent's responses."""
+    """The distribution of an agent's responses."""
     _, X, g = shard
     same = g[:, None] == g
     cov = NOISE**2 * np.eye(len(g)) + same * scale**2 * (X[:, :width] @ X[:, :width].T)
@@ -73,14 +73,14 @@ def test_quadrature_integrates_the_effects_out(width):
     for mean, scale in [(0.0, 1.0), (1.3, 0.05), (-4.0, 3.0)]:
         exact = [marginal(shard, mean, scale, width).logpdf(shard[0]) for shard in SHARDS]
         np.testing.assert_allclose(potential_at(post, mean, scale), exact, rtol=1e-8)
-    # as many rows and groups as the longest shard has, or no more than its own
+    # padded to the longest shard, or alone
     alone = post.alone(1).each(lambda potential, shard, x: -potential.value(shard, x), np.array([0.3, 0.1]))
     whole = post.each(lambda potential, shard, x: -potential.value(shard, x), np.array([0.3, 0.1]))
     np.testing.assert_allclose(alone[0], whole[1], rtol=1e-9)
 
 
 @pytest.mark.long
-def test_derivatives_are_those_of_the_integral():
+def test_derivatives_match_the_exact_integral():
     post, x = linear(1), np.array([0.4, 0.2])
 
     def exact(x):
@@ -98,7 +98,7 @@ def test_derivatives_are_those_of_the_integral():
 
 
 @pytest.mark.long
-def test_importance_sampling_of_many_effects_is_unbiased_and_its_own_at_every_position():
+def test_importance_sampling_of_many_effects_is_unbiased_and_independent_across_positions():
     post = linear(3)
     scales = 1.0 + 1e-9 * np.arange(400)
     found = np.stack([potential_at(post, 0.5, scale) for scale in scales[:1]])
@@ -114,7 +114,7 @@ def test_importance_sampling_of_many_effects_is_unbiased_and_its_own_at_every_po
 
 @pytest.mark.long
 @pytest.mark.parametrize("width", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_effects_are_drawn_from_their_law_given_the_parameters(width):
+def test_effects_are_drawn_from_their_conditional_distribution(width):
     post = linear(width)
     positions = np.tile([0.5, np.log(1.2)], (4000, 1))
     for agent, (y, X, g) in enumerate(SHARDS):
@@ -130,7 +130,7 @@ def test_effects_are_drawn_from_their_law_given_the_parameters(width):
 
 
 def eight_schools():
-    """Eight schools, each an agent with one effect, centred: a funnel where effects are kept as parameters."""
+    """Eight schools, each an agent with one centred effect. With effects as parameters it would be a funnel."""
     y, error = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
     local = accord.Local(
         lambda p, z, row: -0.5 * ((z["theta"] - p["mu"]) / p["tau"]) ** 2 - jnp.log(p["tau"]), {"theta": 0.0}
@@ -159,7 +159,7 @@ def local(schools):
 
 
 @pytest.mark.long
-def test_eight_schools_and_their_effects_are_right(schools, local):
+def test_eight_schools_match_reference_draws(schools, local):
     # means and sds of posteriordb's reference draws
     reference = {"mu": (4.41, 3.31), "tau": (3.60, 3.20)}
     effects = [
@@ -181,13 +181,13 @@ def test_eight_schools_and_their_effects_are_right(schools, local):
         theta = local[agent]["theta"]
         assert theta.shape == (4, 1000)
         assert abs(theta.mean() - mean) < 0.08 * sd and abs(theta.std() / sd - 1.0) < 0.06
-    # matched to the draws: where schools differ little, an effect is near the mean
+    # effects belong to their draws: with a small tau, an effect is near the mean
     near = schools.average[..., 1] < 0.5
     assert np.abs(local[0]["theta"] - schools.average[..., 0])[near].mean() < 0.6
 
 
 @pytest.mark.slow
-def test_a_method_that_walks_sees_the_marginal_potential():
+def test_a_round_based_method_samples_the_marginal_posterior():
     post = linear(1)
     run = accord.sample(post, accord.Network.ring(3), GTBAOAB(), draws=500, seed=0)
     exact = accord.sample(post, accord.Network.ring(3), Importance(), draws=1000)
@@ -196,7 +196,7 @@ def test_a_method_that_walks_sees_the_marginal_potential():
 
 
 @pytest.mark.long
-def test_nothing_that_is_kept_of_a_run_holds_latents(schools, local, tmp_path):
+def test_files_and_pickles_of_a_run_hold_no_latents(schools, local, tmp_path):
     drawn = [local[agent]["theta"] for agent in range(8)]
     schools.save(tmp_path / "run.nc")
     kept = [(tmp_path / "run.nc").read_bytes(), pickle.dumps(schools)]
@@ -205,39 +205,39 @@ def test_nothing_that_is_kept_of_a_run_holds_latents(schools, local, tmp_path):
     def held(values):
         return [any(value.tobytes() in one for value in values.ravel()[:20]) for one in kept]
 
-    # the same search finds what is to be there
+    # the search finds draws that are stored
     assert held(schools.average[..., 0]) == [True, True]
     for values in drawn:
         assert held(values) == [False, False]
         assert not any(f"{value:.6g}" in shown for value in values.ravel()[:20])
     assert "theta" not in shown
-    # which a run from a file has too, drawn again where the data lies
+    # loaded runs draw the same latents again
     for run in (accord.Run.load(tmp_path / "run.nc"), pickle.loads(kept[1])):
         np.testing.assert_array_equal(accord.latents(run, SCHOOLS, EIGHT)[3]["theta"], drawn[3])
 
 
 @pytest.mark.long
-def test_more_draws_change_no_latent_of_those_before():
+def test_more_draws_do_not_change_earlier_latents():
     post = linear(1).alone(1)
     positions = np.random.default_rng(0).standard_normal((2, 9, 2)) * 0.1
     for seed in (3, 2**64 - 1):
         more, fewer = (latents_of(post, own, seed)["effect"] for own in (positions, positions[:, :4]))
         np.testing.assert_allclose(more[:, :4], fewer, rtol=1e-12)
-    # copies of a draw have latents of their own
+    # equal positions get different latents
     assert len(np.unique(latents_of(post, np.zeros((2, 9, 2)), 3)["effect"])) == 2 * 9 * 2
 
 
 def test_each_process_has_the_latents_of_its_own_agents():
     found = LocalDraws(np.array([0, 2, 3]), range(2, 5), lambda agent: {"effect": np.full(1, agent)})
     assert list(found) == [2, 3] and len(found) == 2 and 0 not in found and found[3]["effect"] == 3
-    with pytest.raises(KeyError, match=r"agent 0 are drawn in the process that has its data: this one .* \[2, 3\]"):
+    with pytest.raises(KeyError, match=r"agent 0 are drawn in the process that has its data: this process .* \[2, 3\]"):
         found[0]
-    with pytest.raises(KeyError, match=r"no draws of agent 4: those of agents \[0, 2, 3\] were kept"):
+    with pytest.raises(KeyError, match=r"no draws of agent 4: the run kept agents \[0, 2, 3\]"):
         found[4]
 
 
 @pytest.mark.long
-def test_an_agent_keeps_its_latents_in_a_file_that_only_its_user_reads(tmp_path, monkeypatch):
+def test_latents_files_are_readable_by_their_user_only(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     post, positions = linear(2).alone(1), np.full((2, 3, 2), 0.1)
     prepare("~/latents")
@@ -247,7 +247,7 @@ def test_an_agent_keeps_its_latents_in_a_file_that_only_its_user_reads(tmp_path,
     with xarray.open_datatree(path, engine="h5netcdf") as tree:
         assert tree["posterior"]["effect"].dims == ("chain", "draw", "effect_group", "effect_dim_0")
         np.testing.assert_array_equal(tree["posterior"]["effect"], latents_of(post, positions, 5)["effect"])
-    # what is there stays, and another run has another file
+    # files are not overwritten, and another run has another file
     before = path.read_bytes()
     keep(post, positions + 1.0, 5, "~/latents", "one")
     keep(post, positions + 1.0, 5, "~/latents", "two")
@@ -255,31 +255,31 @@ def test_an_agent_keeps_its_latents_in_a_file_that_only_its_user_reads(tmp_path,
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         prepare(str(tmp_path / "file"))
-    with pytest.raises(ValueError, match="latents must be a folder that begins with / or ~, found 'here'"):
+    with pytest.raises(ValueError, match="latents must be a folder that starts with / or ~, found 'here'"):
         accord.Silo(latents="here")
 
 
 @pytest.mark.long
-def test_a_run_whose_latents_are_at_their_sites_says_where(schools, tmp_path):
+def test_latents_at_their_sites_raise_with_the_path(schools, tmp_path):
     there = replace(schools, settings={**schools.settings, "local": "~/a/r-agent-*/latents.nc"})
     there.save(tmp_path / "run.nc")
     for run in (there, accord.Run.load(tmp_path / "run.nc"), pickle.loads(pickle.dumps(there))):
         with pytest.raises(ValueError, match=r"in a file at its site, ~/a/r-agent-\*/latents\.nc, and sends them to n"):
             accord.latents(run, SCHOOLS, EIGHT)
-    # which are not those of other draws
+    # updated draws have no latents files
     assert "local" not in accord.update(there, SCHOOLS, EIGHT, {}).settings
 
 
 @pytest.mark.parametrize("name", ["chain", "a/b"])
-def test_names_that_no_file_can_have_are_refused(name):
+def test_reserved_names_of_latents_are_refused(name):
     with pytest.raises(ValueError, match=f"the name '{name}' in init cannot be used"):
         Latents.of(accord.Local(lambda p, z, row: 0.0, {name: 0.0}))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("half", [3.0, 9.0])
-def test_integrals_that_a_quadrature_misses_are_told(half):
-    # two hills of an effect given the parameters: beyond the last node where they are far from one another
+def test_a_quadrature_error_warns(half):
+    # a bimodal effect: if the modes are far apart, one lies beyond the last node
     def effects(p, latents, row):
         return jnp.logaddexp(-0.5 * (latents["z"] - half) ** 2, -0.5 * (latents["z"] + half + p["a"]) ** 2)
 
@@ -311,40 +311,40 @@ def refused(**changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"groups": np.array([0, 2, 2])}, "without a gap: none of its rows is of group 1"),
+        ({"groups": np.array([0, 2, 2])}, "without a gap: no row is in group 1, and some rows are in group 2"),
         ({"groups": np.array([0.0, 0.5, 1.0])}, "whole numbers from 0 on"),
         ({"groups": np.array([-1, 0, 1])}, "whole numbers from 0 on"),
-        ({"group": lambda rows: 0.0}, r"one number a row, shape \(3,\)"),
+        ({"group": lambda rows: 0.0}, r"one number per row, shape \(3,\)"),
         ({"local_prior": lambda p, z, row: jnp.zeros(2)}, r"log_prior of local must return one number.*\(2,\)"),
         (
             {"log_likelihood": lambda p, z, rows: jnp.sum(z["z"])},
-            "with local, log_likelihood must return one number a row",
+            "with local, log_likelihood must return one number per row",
         ),
         ({"constraints": {"y": "positive"}}, "unknown variable in constraints 'y'"),
-        ({"constraints": {"z": "positive"}}, "init of local of z is 0., on the edge|which is not positive"),
+        ({"constraints": {"z": "positive"}}, "init of local of z is 0., on the boundary|which is not positive"),
     ],
 )
-def test_what_is_no_latent_of_a_group_is_refused(changes, said):
-    with pytest.raises(ValueError, match=said):
+def test_bad_local_declarations_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
         refused(**changes)
 
 
-def test_nodes_go_with_one_or_two_latents():
+def test_nodes_need_one_or_two_latents():
     assert linear(2).finely(nodes=20).latents.nodes == 20
     for post in (linear(3), accord.models.gaussian(np.zeros(3), np.ones(3))):
-        with pytest.raises(ValueError, match="nodes goes with one or two latents a group"):
+        with pytest.raises(ValueError, match="nodes needs a posterior with one or two latents per group"):
             post.finely(nodes=20)
 
 
-def test_what_latents_do_not_go_with_is_refused(schools, local):
+def test_unsupported_uses_of_latents_are_refused(schools, local):
     post = linear(1)
     with pytest.raises(ValueError, match="batch_size needs a log_likelihood"):
         accord.sample(
             post, accord.Network.ring(3), accord.Rounds(accord.samplers.DESGLD(0.01, batch_size=1), burn_in=0), draws=5
         )
-    with pytest.raises(ValueError, match="have no latents in common"):
+    with pytest.raises(ValueError, match="needs rows without shared latents"):
         accord.loo(schools, SCHOOLS, EIGHT)
     with pytest.raises(KeyError, match="no draws of agent 9"):
         local[9]
@@ -353,7 +353,7 @@ def test_what_latents_do_not_go_with_is_refused(schools, local):
     with pytest.raises(ValueError, match="made without local"):
         accord.latents(run, post, ring)
     none = replace(schools, agents=schools.agents[:0], kept=schools.kept[:, :, :0])
-    with pytest.raises(ValueError, match="a run that keeps draws of agents, and this run has none"):
+    with pytest.raises(ValueError, match="latents need draws of agents"):
         accord.latents(none, SCHOOLS, EIGHT)
 
 
@@ -361,7 +361,7 @@ STANDARD = accord.Local(lambda p, z, row: -0.5 * z["z"] ** 2, {"z": 0.0})
 
 
 def rare(size, events, local=STANDARD):
-    """Two sites of many rows and few events each, which say as little as few rows do."""
+    """Two sites with many rows and few events each, which carry as little information as few rows."""
     rows = [(np.r_[np.ones(events), np.zeros(size - events)],) for _ in range(2)]
     return accord.Posterior(
         lambda p, z, rows: rows[0] * (p["a"] + 3.0 * z["z"]) - jax.nn.softplus(p["a"] + 3.0 * z["z"]),
@@ -372,7 +372,7 @@ def rare(size, events, local=STANDARD):
     )
 
 
-def test_the_error_of_a_quadrature_is_the_distance_to_a_finer_one():
+def test_the_quadrature_error_is_the_difference_to_a_finer_quadrature():
     post, x = rare(300, 0), np.array([-1.0])
     found = post.each(Potential.quadrature_error, x)
     coarse, fine = (own.each(Potential.shard_log_likelihood, x) for own in (post, post.finely(60)))
@@ -380,24 +380,24 @@ def test_the_error_of_a_quadrature_is_the_distance_to_a_finer_one():
 
 
 @pytest.mark.slow
-def test_large_groups_have_fewer_nodes_until_a_check_asks_for_more(tmp_path):
+def test_large_groups_use_fewer_nodes_until_a_check_fails(tmp_path):
     assert [rare(size, 0).latents.nodes for size in (5, 20, 300)] == [15, 9, 7]
     assert rare(300, 0).finely().latents.nodes == 15 and rare(300, 0).is_coarse
     assert linear(2).latents.nodes == 9 and linear(3).latents.nodes == 0
     network = accord.Network.complete(2)
     run = accord.sample(rare(300, 0), network, Importance(), draws=200)
     fine = accord.sample(rare(300, 0).finely(), network, Importance(), draws=200)
-    # seven nodes do not do for no event at all: it went on with more by itself, and counts both
+    # seven nodes fail without events: the run repeats with more nodes, and counts both
     assert run.certificate.holds and run.traffic.sums > fine.traffic.sums
     np.testing.assert_array_equal(run.draws, fine.draws)
     assert run.settings["nodes"] == 15 and "nodes" not in fine.settings
-    # questions about the data take as many nodes, from a file too, and not those that were too coarse
+    # later computations use the final number of nodes, also after loading
     run.save(tmp_path / "run.nc")
     for one in (run, accord.Run.load(tmp_path / "run.nc")):
         left = accord.leave_each_out(one, rare(300, 0), network)
         for own, expected in zip(left, accord.leave_each_out(fine, rare(300, 0).finely(), network), strict=True):
             assert own == expected if isinstance(own, str) else np.array_equal(own.weights, expected.weights)
-    with pytest.raises(ValueError, match="the posterior is not the one of the run: its log density"):
+    with pytest.raises(ValueError, match="the posterior is not the run's posterior: its log density"):
         accord.leave_each_out(fine, rare(300, 0), network)
 
 
@@ -418,7 +418,7 @@ def test_latents_in_units_far_apart_are_integrated_out():
     for log_s in (0.0, -9.0, -18.0):
         cov = np.eye(5) + 15.0**2 + np.exp(2.0 * log_s) * np.outer(x, x)
         exact = stats.multivariate_normal(240.0 + 6.0 * x, cov).logpdf(y)
-        # constants that the functions leave out
+        # constants that the functions omit
         exact += 2.5 * np.log(2.0 * np.pi) + np.log(15.0) + np.log(2.0 * np.pi)
         found = post.each(Potential.shard_log_likelihood, np.array([log_s]))
         np.testing.assert_allclose(found, exact, atol=1e-5)
@@ -426,6 +426,6 @@ def test_latents_in_units_far_apart_are_integrated_out():
 
 
 def test_new_rows_of_a_site_with_latents_are_refused(schools):
-    # they would count as another site's
-    with pytest.raises(ValueError, match="no sum over rows, as with latents of a site"):
+    # new rows would count as another site
+    with pytest.raises(ValueError, match="sum over rows, without latents of a site"):
         accord.update(schools, SCHOOLS, EIGHT, {0: (np.ones(2), np.ones(2))})

@@ -73,7 +73,7 @@ def quadratic(kind, dim):
 
 
 MATRIX = 0.3 * np.eye(AGENTS) + 0.7 * NETWORKS["irregular"].mixing("metropolis")
-# models of potentials that are not the potentials
+# local models that differ from the potentials
 WRONG = Expansions(
     np.array([1.0, -1.0, 0.5]),
     np.random.default_rng(3).standard_normal((AGENTS, 3)),
@@ -184,7 +184,7 @@ DRAWN = {
 @pytest.mark.parametrize("noise", DRAWN)
 @pytest.mark.long_from(1)
 def test_draws_follow_law(noise):
-    """What is drawn, at the start and in each round, is standard normal and independent: 10,000 chains have the law."""
+    """Noise at the start and in each round is standard normal and independent: 10,000 chains follow the law."""
     post, net, init = unequal_shards(3), NETWORKS["irregular"], start(3)
     law = accord.law(post, net, DRAWN[noise], init=init)
     run = accord.sample(post, net, accord.Rounds(DRAWN[noise], burn_in=0, init=init), draws=20, chains=10_000, seed=1)
@@ -265,7 +265,7 @@ def test_law_of_dadmms_is_the_hand_written_recursion(network, calibration):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.long_from(5)
-def test_stationary_is_where_rounds_lead(method):
+def test_at_converges_to_stationary(method):
     law = accord.law(unequal_curvature(2), NETWORKS["irregular"], METHODS[method](), init=start(2))
     late, limit = law.at(3000).joint, law.stationary().joint
     np.testing.assert_allclose(late.mean, limit.mean, rtol=1e-7, atol=1e-9)
@@ -273,8 +273,8 @@ def test_stationary_is_where_rounds_lead(method):
 
 
 @pytest.mark.parametrize("sampler", [DADMMS(2.0, temperature=0.0), GTDULA(0.02, 0.2, 0.2, temperature=0.0)])
-def test_an_optimiser_forgets_a_random_start_to_the_last_digit(sampler):
-    # rounding in conserved sums never decays, and would be all that is left of the covariance
+def test_rounding_of_conserved_sums_does_not_keep_the_covariance_of_an_optimiser(sampler):
+    # without projection, rounding errors of conserved sums never decay
     post, net = unequal_curvature(2), NETWORKS["irregular"]
     law = accord.law(post, net, sampler, init=accord.Gaussian(np.zeros(2), np.eye(2)))
     cov = law.at(4000).joint.cov
@@ -411,7 +411,7 @@ def test_law_of_minibatches_is_that_of_the_full_gradient():
     np.testing.assert_array_equal(laws[0].cov, laws[1].cov)
 
 
-def test_law_refuses_what_has_none():
+def test_methods_without_a_law_are_refused():
     net = accord.Network.ring(3)
     logistic = accord.models.logistic_regression([(np.eye(2), np.array([0, 1]))] * 3)
     with pytest.raises(TypeError, match="laplace"):

@@ -9,7 +9,7 @@ ROWS, DIM = 20, 3
 
 
 def derivatives(predictor):
-    """A function of coefficients and rows, and its derivatives in every order that is taken somewhere."""
+    """A function of coefficients and rows, and its derivatives in every order that accord uses."""
 
     def value(x, X):
         return jnp.sum(jnp.sin(predictor(X, x)))
@@ -75,7 +75,7 @@ def test_without_columns_predictors_are_zero(many):
 
 
 @pytest.mark.parametrize(("chains", "share", "products"), [(1, True, 0), (40, True, 1), (40, False, 0)])
-def test_many_that_share_their_rows_take_a_matrix_product_for_the_gradient(chains, share, products):
+def test_many_chains_that_share_rows_use_a_matrix_product_for_the_gradient(chains, share, products):
     def gradient(x, X):
         return jax.grad(lambda x: jnp.sum(jnp.sin(linear_predictor(X, x))))(x)
 

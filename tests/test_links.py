@@ -1,4 +1,4 @@
-"""Networks whose links lose, delay, change or carry one way: what arrives, what is conserved, laws, and refusals."""
+"""Networks with lossy, late, changing or one-way links: arrivals, conserved sums, laws and errors."""
 
 import itertools
 import pickle
@@ -30,13 +30,13 @@ from accord.samplers.protocol import HasLaw
 from accord.samplers.validation import bind
 
 RING = NETWORKS["ring"]
-# Differences need both directions of an edge, and averages of gradients that are not tracked.
+# Methods that need both directions of an edge: differences, and averages without gradient tracking.
 TWO_WAY = ("DESGLD", "DADMMS", "EXTRASGLD")
 RUNS = [run for run in itertools.product(LINKS, OVER_LINKS) if run[0] != "one-way" or run[1] not in TWO_WAY]
 
 
 def runs(*quick):
-    """All links and methods that go together, as parameters of a test, all but the quick ones slow."""
+    """All compatible links and methods as parameters of a test, slow except for the quick ones."""
     assert set(quick) <= set(RUNS)
     return [pytest.param(*run, marks=() if run in quick else pytest.mark.slow) for run in RUNS]
 
@@ -48,11 +48,11 @@ def engine(network, method, dim=1, post=None):
     return made, made.start(np.ones((AGENTS, dim)), None)
 
 
-# --- what arrives ---
+# --- arrivals ---
 
 
 def arrivals(network, rounds):
-    """For each round, receiver and neighbour: whether a message comes, how late the newest is, if it is news."""
+    """For each round, receiver and neighbour: whether a message arrives, the newest one's delay, whether it is new."""
     made, _ = engine(network, DESGLD(0.1, mix_rounds=4))
     links, index = made.problem.links, made.problem.index
     found = jax.lax.map(lambda slot: links._arrivals(index, slot), jnp.arange(rounds))
@@ -60,56 +60,56 @@ def arrivals(network, rounds):
 
 
 @pytest.mark.parametrize("burst", [1, 8])
-def test_the_share_of_lost_messages_is_what_was_asked_for(burst):
+def test_the_fraction_of_lost_messages_is_the_requested_one(burst):
     comes, *_ = arrivals(RING.links(loss=0.3, burst=burst), 40_000)
-    # all links together: outages that last make as many fewer independent looks
+    # over all links, long outages reduce the number of independent samples
     looks = comes.size / (2 * burst)
     assert abs(1.0 - comes.mean() - 0.3) < 4.0 * (0.3 * 0.7 / looks) ** 0.5
 
 
-def test_an_outage_lasts_as_long_as_was_asked_for():
+def test_an_outage_has_the_requested_length():
     comes, *_ = arrivals(RING.links(loss=0.1, burst=5), 20_000)
     link = ~comes[:, 0, 0]
     edges = np.flatnonzero(np.diff(link.astype(int)))
     first = edges[0] if link[edges[0] + 1] else edges[1]
     lengths = np.diff(edges[edges >= first])[::2]
-    assert lengths.min() == 5  # two may follow one another
+    assert lengths.min() == 5  # two outages may follow one another
     assert len(lengths) > 100
 
 
-def test_each_direction_of_a_link_loses_messages_of_its_own():
+def test_the_directions_of_a_link_lose_messages_independently():
     comes, *_ = arrivals(accord.Network.ring(AGENTS).links(loss=0.5), 20_000)
-    # agent 0 hears 1 in slot 0, agent 1 hears 0 in slot 0
+    # agent 0 receives from 1 in slot 0, agent 1 from 0 in slot 0
     assert abs(np.corrcoef(comes[:, 0, 0], comes[:, 1, 0])[0, 1]) < 4.0 / 20_000**0.5
 
 
-def test_messages_are_late_by_every_number_of_rounds_alike():
+def test_delays_are_uniform():
     comes, newest, fresh = arrivals(RING.links(delay=(1, 3)), 20_000)
     later = slice(3, None)
     assert set(np.unique(newest[later][comes[later]])) == {1, 2, 3}
     assert fresh[~comes].sum() == 0
-    # of the messages sent in a round none is news after one that was sent later: stamps only grow
+    # no message is new after a later one has arrived: stamps only grow
     stamps = np.arange(20_000)[:, None, None] - newest
     for receiver, slot in itertools.product(range(AGENTS), range(2)):
         seen = stamps[fresh[:, receiver, slot], receiver, slot]
         assert np.all(np.diff(seen) > 0)
 
 
-def test_a_schedule_is_followed_and_begins_again():
+def test_a_schedule_is_followed_and_repeats():
     comes, *_ = arrivals(LINKS["changing"], 6)
-    # agent 0 hears 1 in even rounds and 5 in odd ones
+    # agent 0 receives from 1 in even rounds and from 5 in odd ones
     np.testing.assert_array_equal(comes[:, 0, 0], [True, False] * 3)
     np.testing.assert_array_equal(comes[:, 0, 1], [False, True] * 3)
     np.testing.assert_array_equal(arrivals(LINKS["by a function"], 6)[0].shape, comes.shape)
 
 
-# --- what is conserved ---
+# --- conserved sums ---
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", LINKS)
 @pytest.mark.parametrize("method", ["GTDULA", "GTBAOAB", "DIGingSGLD"])
-def test_what_is_pushed_is_conserved_with_what_is_in_flight(name, method):
+def test_pushed_sums_are_conserved_with_messages_in_flight(name, method):
     with jax.enable_x64(True):
         made, carry = engine(LINKS[name], OVER_LINKS[method](), dim=2)
         carry = made.advance(carry, 57)
@@ -127,13 +127,13 @@ def test_what_is_pushed_is_conserved_with_what_is_in_flight(name, method):
     ("method", "memory", "gain"), [("DADMMS", "dual", 0.7), ("EXTRASGLD", "correction", 0.5 / 0.15)]
 )
 @pytest.mark.parametrize("name", ["lossy", "late", "bursts", "changing"])
-def test_differences_count_once_however_late(name, method, memory, gain):
+def test_late_differences_count_once(name, method, memory, gain):
     with jax.enable_x64(True):
         made, carry = engine(LINKS[name], OVER_LINKS[method](), dim=2)
         carry = made.advance(carry, 57)
         own, held = carry.state
         caution = LINKS[name].unreliable.caution
-        # what an agent remembers of differences, and what its links still owe it
+        # an agent's sum of differences, and those still in flight
         (owed,) = jax.tree.leaves(held.account.owed[1])
         due = gain * caution * owed.sum(axis=(0, 1))
         remembered = getattr(own, memory).sum(axis=0)
@@ -144,7 +144,7 @@ def test_differences_count_once_however_late(name, method, memory, gain):
 @pytest.mark.parametrize("name", ["late", "bursts", "one-way", "changing"])
 @pytest.mark.long_from(2)
 def test_rounds_are_those_of_queues_and_running_sums(name):
-    """GT-DULA without noise, by messages in queues that carry all that their sender ever gave the link."""
+    """GT-DULA without noise, by queues of messages with their sender's running sums."""
     network, (step, beta), rounds = LINKS[name], (0.002, 0.1), 60
     post = unequal_curvature(1)
     slope, constant = np.asarray(post.hessians())[:, 0, 0], np.zeros(AGENTS)
@@ -162,8 +162,8 @@ def test_rounds_are_those_of_queues_and_running_sums(name):
     gradient = lambda x: slope * x + constant  # noqa: E731
     x = np.ones(AGENTS)
     tracker, mass = gradient(x), np.ones(AGENTS)
-    heard = {(i, int(j)): 0.0 for i in range(AGENTS) for j in network.neighbors(i)}
-    heard_mass, given, given_mass = dict(heard), dict(heard), dict(heard)
+    received = {(i, int(j)): 0.0 for i in range(AGENTS) for j in network.neighbors(i)}
+    received_mass, given, given_mass = dict(received), dict(received), dict(received)
     queue, arcs = {}, network.unreliable.arcs(network.adjacency).toarray() > 0
     for k in range(rounds):
         up = {
@@ -172,7 +172,7 @@ def test_rounds_are_those_of_queues_and_running_sums(name):
             if on
         }
         before, before_mass, positions = tracker.copy(), mass.copy(), x.copy()
-        for i, j in heard:
+        for i, j in received:
             if arcs[i, j] and (min(i, j), max(i, j)) in up:
                 portion = np.floor(beta * before_mass[j] * 2**20) / 2**20
                 given[i, j], given_mass[i, j] = given[i, j] + beta * before[j], given_mass[i, j] + portion
@@ -184,11 +184,11 @@ def test_rounds_are_those_of_queues_and_running_sums(name):
                 if not comes[k, i, slot]:
                     continue
                 sums = queue[i, j, k - newest[k, i, slot]]
-                # an old message brings nothing: sums of one that was sent later were heard
-                if sums[1] >= heard_mass[i, j]:
-                    tracker[i] += sums[0] - heard[i, j]
-                    mass[i] += sums[1] - heard_mass[i, j]
-                    heard[i, j], heard_mass[i, j] = sums
+                # an old message adds nothing, because sums of a later one were received
+                if sums[1] >= received_mass[i, j]:
+                    tracker[i] += sums[0] - received[i, j]
+                    mass[i] += sums[1] - received_mass[i, j]
+                    received[i, j], received_mass[i, j] = sums
                 if newest[k, i, slot] == 0 and arcs[i, j]:
                     pulled[i] += beta * (positions[j] - positions[i])
         old = gradient(x)
@@ -202,7 +202,7 @@ def test_rounds_are_those_of_queues_and_running_sums(name):
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["DESGLD", "GTDULA", "DADMMS", "EXTRASGLD"])
-def test_links_that_lose_nothing_change_nothing(method):
+def test_links_without_losses_change_nothing(method):
     runs = [
         accord.sample(unequal_curvature(2), network, accord.Rounds(OVER_LINKS[method](), burn_in=20), draws=20, seed=4)
         for network in (RING, RING.links())
@@ -212,7 +212,7 @@ def test_links_that_lose_nothing_change_nothing(method):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "method"), runs(("lossy", "GTBAOAB"), ("late", "DADMMS"), ("one-way", "GTDULA")))
-def test_draws_follow_the_law_of_the_losses_they_meet(name, method):
+def test_draws_follow_the_law_of_their_losses(name, method):
     post, network, sampler = unequal_curvature(2), LINKS[name], OVER_LINKS[method]()
     run = accord.sample(
         post, network, accord.Rounds(sampler, burn_in=24, init=start(2)), draws=1, chains=20_000, seed=1
@@ -220,7 +220,7 @@ def test_draws_follow_the_law_of_the_losses_they_meet(name, method):
     assert worst_z(run.draws[:, 0], accord.law(post, network, sampler, start(2)).at(25).joint) < Z_BOUND
 
 
-def test_a_law_walked_back_and_forth_is_one_law():
+def test_a_law_is_the_same_in_any_order_of_rounds():
     law = accord.law(unequal_curvature(1), LINKS["lossy"], OVER_LINKS["GTBAOAB"]())
     late = law.at(30).joint
     early = law.at(10).joint
@@ -240,17 +240,17 @@ def test_draws_of_many_rounds_follow_the_law_over_rounds(name, method):
         own, expected = draws[..., agent], law.agent(agent)
         mean, variance = expected.mean[0], expected.cov[0, 0]
         for found, truth, scale in ((own, mean, variance**0.5), ((own - mean) ** 2, variance, variance)):
-            # chains meet the same losses, and only different rounds others
+            # chains have the same losses, rounds have different ones
             over_chains = found.mean(axis=1).std(ddof=1) / len(found) ** 0.5
             batches = found.mean(axis=0).reshape(20, -1).mean(axis=1)
             error = np.hypot(over_chains, batches.std(ddof=1) / 20**0.5)
-            # the law itself is of some rounds, until halves of them agree to 1% of a standard deviation
+            # the law averages over rounds until their halves agree to 1% of a standard deviation
             assert abs(found.mean() - truth) < 5.0 * error + 0.02 * scale, (agent, truth)
 
 
 @pytest.mark.long
 def test_the_second_moment_is_that_of_all_losses():
-    """Of 16 patterns of two links the mean of the map and of its square, against a mean over the rounds of one run."""
+    """Moments over the 16 patterns of two links, compared with a mean over the rounds of one run."""
     loss, step = 0.4, 0.2
     post, network = accord.models.gaussian([-1.0, 0.5, 2.0], [1.0, 2.0, 0.7]), accord.Network.path(3)
     H, mu = np.array([1.0, 0.5, 1.0 / 0.7]), np.array([-1.0, 0.5, 2.0])
@@ -273,7 +273,7 @@ def test_the_second_moment_is_that_of_all_losses():
     constant = half + half.T + np.outer(c, c) + 2.0 * step * np.eye(3)
     second = np.linalg.solve(np.eye(9) - square_map, constant.ravel()).reshape(3, 3)
     law = accord.law(post, network.links(loss=loss), DESGLD(step)).stationary().joint
-    # 2,000 rounds of which some ten forget one another
+    # 2,000 rounds with a correlation time of about ten
     np.testing.assert_allclose(law.mean, mean, atol=0.05)
     np.testing.assert_allclose(law.cov, second - np.outer(mean, mean), rtol=0.05, atol=0.05)
 
@@ -305,7 +305,7 @@ def test_without_noise_every_agent_reaches_the_mode(name, method):
 
 
 class Naive(GTDULA):
-    """GT-DULA that does not know that its tracker is a sum."""
+    """GT-DULA that does not declare its tracker as pushed."""
 
     def needs(self, dim):
         return super().needs(dim)._replace(pushed=())
@@ -315,7 +315,7 @@ class Naive(GTDULA):
 
 @pytest.mark.long
 def test_dropped_messages_falsify_a_sum_that_is_not_pushed():
-    """What running sums are for: the same check passes with them and fails without."""
+    """The same check passes with running sums and fails without."""
     post = unequal_curvature(1)
     exact = post.exact()
     naive = accord.base.pytree.pytree(Naive)
@@ -338,7 +338,7 @@ LONG = {
 @pytest.mark.long
 @pytest.mark.parametrize("name", among(LONG, "often", "away"))
 @pytest.mark.parametrize("method", [GTDULA(0.005, 0.2, 0.2, noise="common"), GTBAOAB(0.1, 1.0, mix_rounds=4)], ids=type)
-def test_who_hears_nothing_for_long_does_not_run_away(name, method):
+def test_an_agent_without_messages_for_long_does_not_diverge(name, method):
     post = unequal_curvature(1)
     run = accord.sample(post, LONG[name], accord.Rounds(method, burn_in=1000), draws=15_000, chains=8, seed=0)
     exact, draws = post.exact(), run.draws[..., 0].astype(float)
@@ -348,7 +348,7 @@ def test_who_hears_nothing_for_long_does_not_run_away(name, method):
 
 @pytest.mark.long
 def test_the_mass_neither_grows_nor_shrinks_by_rounding():
-    """In single precision weights of a third sum to more than 1: a mass that stays by them grew 3e-8 an exchange."""
+    """In single precision weights of a third sum to more than 1, so that a mass kept by them grew 3e-8 per exchange."""
     made, carry = engine(LOSSY, OVER_LINKS["GTDULA"]())
     carry = made.advance(carry, 200_000)
     _, held = carry.state
@@ -358,7 +358,7 @@ def test_the_mass_neither_grows_nor_shrinks_by_rounding():
 
 @pytest.mark.long
 @pytest.mark.parametrize("step", [0.15, 2e-3])
-def test_the_law_over_rounds_is_that_of_reliable_links_where_nothing_is_lost(step):
+def test_the_law_over_rounds_without_losses_is_that_of_reliable_links(step):
     post, method = unequal_curvature(1), DESGLD(step)
     found, expected = (accord.law(post, net, method).stationary().joint for net in (RING.links(), RING))
     np.testing.assert_allclose(found.mean, expected.mean, atol=1e-6)
@@ -366,7 +366,7 @@ def test_the_law_over_rounds_is_that_of_reliable_links_where_nothing_is_lost(ste
 
 
 @pytest.mark.long
-def test_a_law_that_does_not_settle_says_so():
+def test_a_law_that_does_not_converge_is_an_error():
     post = accord.models.gaussian(np.zeros(AGENTS), np.ones(AGENTS))
     reliable = accord.law(post, RING, DESGLD(0.668))
     assert 1.0 < reliable.spectral_radius < 1.01
@@ -375,7 +375,7 @@ def test_a_law_that_does_not_settle_says_so():
 
 
 @pytest.mark.slow
-def test_a_plan_takes_more_exchanges_where_messages_are_lost():
+def test_a_plan_takes_more_exchanges_if_messages_are_lost():
     post = unequal_curvature(1)
     taken = {}
     for loss in (0.0, 0.3):
@@ -386,33 +386,33 @@ def test_a_plan_takes_more_exchanges_where_messages_are_lost():
     assert taken[0.3] > taken[0.0]
 
 
-# --- refusals ---
+# --- errors ---
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"loss": 1}, r"loss must be in \[0, 1\).*found 1"),
         ({"loss": -0.1}, "found -0.1"),
         ({"loss": float("nan")}, "found nan"),
         ({"delay": -1}, "delay must be a whole number >= 0, found -1"),
         ({"delay": [1, 2, 3]}, "delay must be a whole number or two"),
-        ({"schedule": "alternate"}, "a schedule is a list of networks or of lists of edges, found 'a' in it"),
-        ({"directed": [("a", "b")]}, "agents are named by their numbers or labels, found 'a'"),
+        ({"schedule": "alternate"}, "schedule must list networks or lists of edges, found the entry 'a'"),
+        ({"directed": [("a", "b")]}, "agents must be given by number or label, found 'a'"),
         ({"delay": (3, 1)}, "the largest delay must be a whole number >= 3, found 1"),
         ({"burst": 0}, "burst must be a whole number >= 1, found 0"),
-        ({"schedule": [[(0, 1)], [(3, 4)]]}, "the schedule never joins all agents in 2 rounds: what agent"),
+        ({"schedule": [[(0, 1)], [(3, 4)]]}, "the schedule never joins all agents in 2 rounds: messages of agent"),
         ({"schedule": lambda k: jnp.zeros(AGENTS, bool)}, "never joins all agents in 1000 rounds"),
         ({"schedule": []}, "at least one round"),
         ({"schedule": [[(0, 3)]]}, r"names the edge \(0, 3\) in round 0, which ring\(6\) does not have"),
-        ({"schedule": lambda k: k}, "one boolean an edge"),
-        ({"directed": [(0, 1), (2, 1)]}, "not strongly connected.*never reaches agent"),
+        ({"schedule": lambda k: k}, "one boolean per edge"),
+        ({"directed": [(0, 1), (2, 1)]}, "not strongly connected.*never reach agent"),
         ({"directed": [(0, 3)]}, r"no edge of ring\(6\) joins"),
         ({"directed": [(0, 1), (1, 0)]}, "leave out an edge that carries both ways"),
     ],
 )
-def test_links_that_cannot_be_are_refused(options, said):
-    with pytest.raises(ValueError, match=said):
+def test_invalid_links_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
         RING.links(**options)
 
 
@@ -420,39 +420,43 @@ LOSSY, SLOW = RING.links(loss=0.1), RING.links(delay=(2, 3))
 
 
 @pytest.mark.parametrize(
-    ("network", "method", "said"),
+    ("network", "method", "message"),
     [
         (LOSSY, Gibbs(0.1), "colours take turns"),
-        (LOSSY, HubSGLD(0.01), "a sum that misses one is another sum"),
-        (LOSSY, DMAHMC(0.1), "its agents decide together in every round"),
-        (LOSSY, Importance(), "take a method that walks"),
-        (LOSSY, ChEES(), "take a method that walks"),
+        (LOSSY, HubSGLD(0.01), "a lost message would change the sum"),
+        (LOSSY, DMAHMC(0.1), "its agents take a joint decision in every round"),
+        (LOSSY, Importance(), "use a round-based method"),
+        (LOSSY, ChEES(), "use a round-based method"),
         (LOSSY, GTDULA(0.01, 0.2, 0.1), "one constant number as both consensus_step and tracking_step"),
-        (LOSSY, DADMMS(lambda k: 1.0 + k), "give constant numbers"),
-        (LINKS["one-way"], DADMMS(1.0), "the two ends of an edge must each hear of their difference"),
-        (LINKS["one-way"], DESGLD(0.01), "agents count unequally in averages"),
-        (accord.Network.complete(AGENTS).links(loss=0.1), GTDULA(1e-4, 0.2, 0.2), "an agent must keep some of its own"),
-        (SLOW, GTBAOAB(0.1, mix_rounds=2), "give mix_rounds=3 or more"),
+        (LOSSY, DADMMS(lambda k: 1.0 + k), "use constant steps"),
+        (LINKS["one-way"], DADMMS(1.0), "both ends of an edge must receive their difference"),
+        (LINKS["one-way"], DESGLD(0.01), "averages weight agents unequally"),
+        (
+            accord.Network.complete(AGENTS).links(loss=0.1),
+            GTDULA(1e-4, 0.2, 0.2),
+            "each agent needs a positive weight for itself",
+        ),
+        (SLOW, GTBAOAB(0.1, mix_rounds=2), "set mix_rounds=3 or more"),
         (SLOW, DADMMS(1.0), "no message arrives within a step"),
         (LOSSY, GTDULA(0.01, 0.45, 0.45), None),
         (accord.Network.star(AGENTS).links(loss=0.1), GTDULA(0.001, 0.3, 0.3), "no mixing weight may be negative"),
     ],
 )
-def test_methods_that_cannot_are_refused_with_the_reason(network, method, said):
-    if said is None:
+def test_methods_that_need_reliable_links_are_refused_with_the_reason(network, method, message):
+    if message is None:
         accord.sample(unequal_curvature(1), network, accord.Rounds(method, burn_in=1), draws=1)
         return
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         accord.sample(unequal_curvature(1), network, method, draws=1)
 
 
-def test_a_sum_that_nobody_declares_is_refused():
+def test_an_undeclared_conserved_sum_is_refused():
     class Undeclared(GTDULA):
         def needs(self, dim):
             return super().needs(dim)._replace(pushed=())
 
     method = accord.base.pytree.pytree(Undeclared)(0.01, 0.1, 0.1)
-    with pytest.raises(ValueError, match="does not say which part|do not say which part"):
+    with pytest.raises(ValueError, match="name no part of the message as pushed"):
         accord.sample(unequal_curvature(1), LOSSY, method, draws=1)
 
 
@@ -464,13 +468,13 @@ def test_a_directed_graph_is_a_network_with_one_way_links():
     network = accord.Network.from_networkx(graph)
     assert network.labels == ("a", "b", "c")
     np.testing.assert_array_equal(network.unreliable.one_way, [[0, 1], [1, 2]])
-    # row: who hears
+    # rows are receivers
     np.testing.assert_array_equal(
         network.unreliable.arcs(network.adjacency).toarray(), [[0, 0, 1], [1, 0, 0], [1, 1, 0]]
     )
 
 
-def test_what_is_not_given_stays_as_it_was():
+def test_omitted_arguments_keep_their_values():
     graph = nx.DiGraph([("a", "b"), ("b", "c"), ("c", "a")])
     network = accord.Network.from_networkx(graph).links(loss=0.2).links(delay=2)
     assert network.unreliable.loss == 0.2 and network.unreliable.delay == (0, 2)
@@ -480,7 +484,7 @@ def test_what_is_not_given_stays_as_it_was():
     assert named.unreliable.table.tolist() == [[True, False], [False, True]]
 
 
-def test_links_of_those_who_are_left():
+def test_links_without_an_agent():
     both_ways = RING.links(loss=0.1)
     assert both_ways.without(2).unreliable.loss == 0.1
     with pytest.raises(ValueError, match="not strongly connected"):
@@ -488,17 +492,17 @@ def test_links_of_those_who_are_left():
     by_function = LINKS["by a function"].without(5)
     again = pickle.loads(pickle.dumps(RING.links(schedule=every_edge).without(5)))
     assert again.num_agents == 5 and again.unreliable.up_in(again.edges, 0).tolist() == [True] * 4
-    # edges (0, 1), (1, 2), ..., in turns; those of agent 5 are gone
+    # edges (0, 1), (1, 2), ..., in turns, without the edges of agent 5
     ups = np.stack([by_function.unreliable.up_in(by_function.edges, k) for k in range(2)])
     assert ups.shape == (2, 4) and (ups.sum(axis=0) == 1).all()
 
 
 def every_edge(round):
-    """A schedule by which all edges are always up."""
+    """A schedule with all edges up in every round."""
     return np.ones(AGENTS, bool)
 
 
-def test_networks_with_other_links_are_others():
+def test_networks_with_different_links_differ():
     assert RING.links(loss=0.3) == RING.links(loss=0.3)
     assert len({RING, RING.links(), RING.links(loss=0.3), RING.links(loss=0.3, seed=1)}) == 4
     assert repr(RING.links(loss=0.3, delay=2, burst=3)) == (
@@ -506,7 +510,7 @@ def test_networks_with_other_links_are_others():
     )
 
 
-def test_a_message_carries_the_share_of_the_mass():
+def test_a_message_includes_the_mass():
     sent = {}
     # one way each agent sends to one neighbour in place of two
     for network in (RING, LOSSY, LINKS["one-way"]):

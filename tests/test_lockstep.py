@@ -11,7 +11,7 @@ CHAINS = 64
 
 
 class Counted:
-    """A target that counts how often it is asked, and what it was asked."""
+    """A target that counts its calls and asserts finite positions."""
 
     def __init__(self, target):
         self.target, self.calls = target, 0
@@ -20,7 +20,7 @@ class Counted:
         assert np.isfinite(x).all()
         self.calls += 1
         values, gradients = self.target(x)
-        x[:] = np.nan  # what is handed over may be overwritten
+        x[:] = np.nan  # a target may overwrite its argument
         return values, gradients
 
 
@@ -29,21 +29,21 @@ def gaussian(dim, seed=0):
     mean, factor = rng.normal(size=dim), np.linalg.qr(rng.normal(size=(dim, dim)))[0] * np.geomspace(0.4, 2.5, dim)
     precision = np.linalg.inv(factor @ factor.T)
 
-    def ask(x):
+    def evaluate(x):
         away = x - mean
         return 0.5 * ((away @ precision) * away).sum(axis=1), away @ precision
 
-    return ask, mean, factor @ factor.T
+    return evaluate, mean, factor @ factor.T
 
 
 def log_gamma(x, shape=1.5):
-    """The logarithm of a gamma variable: skewed, its mean and variance are polygamma functions of the shape."""
+    """The logarithm of a gamma variable, whose mean and variance are polygamma functions of the shape."""
     with np.errstate(over="ignore"):
         return (np.exp(x) - shape * x).sum(axis=1), np.exp(x) - shape
 
 
 def half_normal(x, missing=np.nan, values=True):
-    """A standard normal in two dimensions, known only where the first is positive."""
+    """A standard normal in two dimensions, finite only for a positive first coordinate."""
     outside = x[:, 0] < 0
     gradients = np.where(outside[:, None], missing, x)
     return np.where(outside & values, missing, 0.5 * (x**2).sum(axis=1)), gradients
@@ -53,7 +53,7 @@ SCHOOLS = np.array([[28, 8, -3, 7, -1, 1, 18, 12], [15, 10, 16, 11, 9, 11, 10, 1
 
 
 def eight_schools(x):
-    """Non-centred, in the mean over 5, log tau and the schools' standard normals; half-Cauchy(5) prior on tau."""
+    """Non-centred eight schools in (mean / 5, log tau, standardised effects), half-Cauchy(5) prior on tau."""
     mean, log_tau, raw = 5.0 * x[:, :1], x[:, 1:2], x[:, 2:]
     tau = np.exp(np.minimum(log_tau, 300.0))
     (y, sd), ratio = SCHOOLS, (tau / 5.0) ** 2
@@ -72,7 +72,7 @@ def eight_schools(x):
 
 
 def exact_schools():
-    """Mean and sd of the first two coordinates: the schools are integrated by hand, these two on a grid."""
+    """Mean and sd of the first two coordinates on a grid, with the effects integrated analytically."""
     mean, log_tau = np.meshgrid(np.linspace(-6, 6, 601), np.linspace(-25, 9, 3001), indexing="ij")
     log_density = -0.5 * mean**2 - np.log1p((np.exp(log_tau) / 5.0) ** 2) + log_tau
     for y, sd in SCHOOLS.T:
@@ -84,10 +84,10 @@ def exact_schools():
     return means, np.sqrt([(weight * mean**2).sum(), (weight * log_tau**2).sum()] - means**2)
 
 
-def run(ask, start, seed=0, warmup=lockstep.WARMUP, draws=0):
-    state, kept = lockstep.begin(ask, start, seed), []
+def run(evaluate, start, seed=0, warmup=lockstep.WARMUP, draws=0):
+    state, kept = lockstep.begin(evaluate, start, seed), []
     for number in range(warmup + draws):
-        state = lockstep.transition(ask, state, seed=seed, warmup=warmup)
+        state = lockstep.transition(evaluate, state, seed=seed, warmup=warmup)
         if number >= warmup:
             kept.append(state.positions)
     return state, np.stack(kept, axis=1) if kept else None
@@ -98,12 +98,12 @@ def starts(dim, chains=CHAINS, sd=1.0, seed=5):
 
 
 def assert_moments(draws, mean, sd, errors=4.0):
-    """Means, and means of squared deviations, are those given within some of their Monte Carlo errors."""
+    """Assert that means and mean squared deviations are within some Monte Carlo errors of the exact ones."""
     for values, exact in ((draws, mean), ((draws - mean) ** 2, np.square(sd))):
         ess, rhat = diagnostics(values)
         error = values.std(axis=(0, 1)) / np.sqrt(ess)
         assert (rhat < 1.1).all()
-        # so that the next line can fail
+        # the next line is a real test only with small errors
         assert (error < 0.1 * (np.asarray(sd) if values is draws else np.square(sd))).all()
         assert (np.abs(values.mean(axis=(0, 1)) - exact) < errors * error).all()
 
@@ -115,10 +115,10 @@ def assert_same(one, other):
 
 @pytest.mark.parametrize("sd", [0.001, 1.0, 20.0])
 def test_gaussian_from_narrow_and_wide_starts(sd):
-    ask, mean, cov = gaussian(10)
-    state, draws = run(ask, starts(10, sd=sd), draws=60)
+    evaluate, mean, cov = gaussian(10)
+    state, draws = run(evaluate, starts(10, sd=sd), draws=60)
     assert_moments(draws, mean, np.sqrt(cov.diagonal()))
-    # what it takes for scale is the covariance, to what shrinking and 64 chains allow
+    # the scale approximates the covariance, up to shrinkage and the noise of 64 chains
     relative = np.linalg.eigvalsh(np.linalg.solve(cov, state.scale @ state.scale.T))
     assert 0.4 < relative.min() and relative.max() < 2.5
     assert state.calls - state.warmup_calls < 60 * 5
@@ -126,7 +126,7 @@ def test_gaussian_from_narrow_and_wide_starts(sd):
 
 def test_eight_schools():
     start = starts(10, chains=128)
-    # a place that only short steps lead away from
+    # a start that only short steps can leave
     start[0, 1] = 4.5
     state, draws = run(eight_schools, start, draws=150)
     assert np.ptp(draws, axis=1).min() > 0.0
@@ -134,7 +134,7 @@ def test_eight_schools():
     assert_moments(draws[..., :2], mean, sd)
     np.testing.assert_allclose(draws[..., :2].std(axis=(0, 1)), sd, rtol=0.05)
     assert lockstep.nested_rhat(draws, 8).max() < 1.02
-    # 4,000 effective draws in some 300 sums
+    # about 4,000 effective draws in 300 sums
     assert diagnostics(draws)[0].min() / (state.calls - state.warmup_calls) > 10.0
 
 
@@ -155,11 +155,11 @@ def test_large_frozen_steps_are_exact(warmup):
 
 
 def test_resumes_from_every_transition_bit_for_bit():
-    ask, *_ = gaussian(3)
+    evaluate, *_ = gaussian(3)
     warmup, total = 12, 16
-    states = [lockstep.begin(ask, starts(3, chains=8), 7)]
+    states = [lockstep.begin(evaluate, starts(3, chains=8), 7)]
     for _ in range(total):
-        states.append(lockstep.transition(ask, states[-1], seed=7, warmup=warmup))
+        states.append(lockstep.transition(evaluate, states[-1], seed=7, warmup=warmup))
     for number, state in enumerate(states):
         file = io.BytesIO()
         np.savez(file, **state._asdict())
@@ -167,16 +167,16 @@ def test_resumes_from_every_transition_bit_for_bit():
         with np.load(file) as saved:
             state = lockstep.LockstepState(**saved)
         for _ in range(total - number):
-            state = lockstep.transition(ask, state, seed=7, warmup=warmup)
+            state = lockstep.transition(evaluate, state, seed=7, warmup=warmup)
         assert_same(state, states[-1])
 
 
 def test_after_warmup_nothing_adapts():
-    ask, *_ = gaussian(3)
-    state, _ = run(ask, starts(3), warmup=20)
+    evaluate, *_ = gaussian(3)
+    state, _ = run(evaluate, starts(3), warmup=20)
     later = state
     for _ in range(10):
-        later = lockstep.transition(ask, later, seed=0, warmup=20)
+        later = lockstep.transition(evaluate, later, seed=0, warmup=20)
     moving = {"positions", "values", "gradients", "transition", "calls", "divergences", "acceptance"}
     still = set(state._fields) - moving
     assert all(np.array_equal(getattr(state, name), getattr(later, name)) for name in still)
@@ -184,23 +184,23 @@ def test_after_warmup_nothing_adapts():
     assert later.transition == 30
 
 
-def test_calls_are_counted_and_nothing_is_asked_twice():
-    ask = Counted(gaussian(4)[0])
-    state = lockstep.begin(ask, starts(4), 0)
-    assert (ask.calls, state.calls, state.warmup_calls) == (1, 1, 1)
+def test_calls_are_counted_and_positions_are_not_reevaluated():
+    evaluate = Counted(gaussian(4)[0])
+    state = lockstep.begin(evaluate, starts(4), 0)
+    assert (evaluate.calls, state.calls, state.warmup_calls) == (1, 1, 1)
     for _ in range(40):
-        state = lockstep.transition(ask, state, seed=0, warmup=30)
-        assert state.calls == ask.calls
+        state = lockstep.transition(evaluate, state, seed=0, warmup=30)
+        assert state.calls == evaluate.calls
         if state.transition == 30:
-            in_warmup = ask.calls
-    assert state.warmup_calls == in_warmup < ask.calls
+            in_warmup = evaluate.calls
+    assert state.warmup_calls == in_warmup < evaluate.calls
     values, gradients = gaussian(4)[0](state.positions)
     np.testing.assert_array_equal(state.values, values)
     np.testing.assert_array_equal(state.gradients, gradients)
 
 
 @pytest.mark.parametrize("missing, values", [(np.nan, True), (np.inf, True), (-np.inf, True), (np.nan, False)])
-def test_where_it_is_not_finite_proposals_are_rejected(missing, values):
+def test_non_finite_proposals_are_rejected(missing, values):
     state, draws = run(lambda x: half_normal(x, missing, values), np.abs(starts(2)), draws=150)
     assert all(np.isfinite(part).all() for part in state)
     assert draws[..., 0].min() > 0.0
@@ -214,10 +214,10 @@ def test_every_chain_that_diverges_is_counted():
         return np.full(len(x), np.nan), np.full_like(x, np.nan)
 
     begun = lockstep.begin(gaussian(3)[0], starts(3), 0)
-    ask = Counted(outside)
-    state = lockstep.transition(ask, begun, seed=0, warmup=0)
-    # given up after one step, as no chain is left
-    assert (state.divergences, state.acceptance, ask.calls) == (CHAINS, 0.0, 1)
+    evaluate = Counted(outside)
+    state = lockstep.transition(evaluate, begun, seed=0, warmup=0)
+    # stops after one step, as all chains have diverged
+    assert (state.divergences, state.acceptance, evaluate.calls) == (CHAINS, 0.0, 1)
     np.testing.assert_array_equal(state.positions, begun.positions)
 
     # finite, but with an energy error above 1000: a step of 1000 on a normal target
@@ -226,19 +226,19 @@ def test_every_chain_that_diverges_is_counted():
     assert (state.divergences, state.acceptance, state.warmup_divergences) == (CHAINS, 0.0, 0)
     np.testing.assert_array_equal(state.positions, begun.positions)
 
-    # nobody is asked about places that are not finite
+    # the target is not evaluated at non-finite positions
     begun = begun._replace(mean_log_step=np.log(1e308))
     state = lockstep.transition(Counted(log_gamma), begun, seed=0, warmup=0)
     assert state.divergences == CHAINS
     np.testing.assert_array_equal(state.positions, begun.positions)
 
 
-def test_starts_that_are_not_finite_are_replaced():
+def test_non_finite_starts_are_replaced():
     start = starts(2)
-    ask = Counted(half_normal)
-    state = lockstep.begin(ask, start, 0)
+    evaluate = Counted(half_normal)
+    state = lockstep.begin(evaluate, start, 0)
     outside = start[:, 0] < 0
-    assert ask.calls == 1 and state.divergences == outside.sum() > 0
+    assert evaluate.calls == 1 and state.divergences == outside.sum() > 0
     np.testing.assert_array_equal(state.positions[~outside], start[~outside])
     assert all((start[~outside] == row).all(axis=1).any() for row in state.positions[outside])
     np.testing.assert_array_equal(state.values, half_normal(state.positions)[0])
@@ -246,29 +246,28 @@ def test_starts_that_are_not_finite_are_replaced():
         lockstep.begin(half_normal, -np.abs(start), 0)
 
 
-def test_seeds_matter_and_nothing_else_does():
-    ask, *_ = gaussian(3)
-    one, same, other = (run(ask, starts(3), seed=seed, warmup=8)[0] for seed in (1, 1, 2))
+def test_draws_depend_on_the_seed_only():
+    evaluate, *_ = gaussian(3)
+    one, same, other = (run(evaluate, starts(3), seed=seed, warmup=8)[0] for seed in (1, 1, 2))
     assert_same(one, same)
     assert (one.positions != other.positions).all()
-    # transitions differ in their noise: from one place they end at different ones
-    # (one step each, so short that all are accepted)
-    begun = lockstep.begin(ask, starts(3), 0)._replace(mean_log_step=np.log(0.01), mean_log_length=np.log(0.001))
-    later = lockstep.transition(ask, begun._replace(transition=2), seed=0, warmup=0)
-    assert (lockstep.transition(ask, begun, seed=0, warmup=0).positions != later.positions).any(axis=1).all()
+    # noise differs between transitions: from one position, short accepted steps end at different ones
+    begun = lockstep.begin(evaluate, starts(3), 0)._replace(mean_log_step=np.log(0.01), mean_log_length=np.log(0.001))
+    later = lockstep.transition(evaluate, begun._replace(transition=2), seed=0, warmup=0)
+    assert (lockstep.transition(evaluate, begun, seed=0, warmup=0).positions != later.positions).any(axis=1).all()
 
 
-def test_what_is_not_accepted():
-    ask, *_ = gaussian(3)
+def test_wrong_arguments_are_refused():
+    evaluate, *_ = gaussian(3)
     for wrong in (starts(3)[0], starts(3)[:1], np.zeros((4, 0))):
         with pytest.raises(ValueError, match="positions must have shape"):
-            lockstep.begin(ask, wrong, 0)
-    state = lockstep.begin(ask, starts(3), 0)
+            lockstep.begin(evaluate, wrong, 0)
+    state = lockstep.begin(evaluate, starts(3), 0)
     with pytest.raises(ValueError, match="seed must be"):
-        lockstep.transition(ask, state, seed=-1)
+        lockstep.transition(evaluate, state, seed=-1)
     with pytest.raises(ValueError, match="warmup must be"):
-        lockstep.transition(ask, state, seed=0, warmup=-1)
-    with pytest.raises(ValueError, match="ask must return"):
+        lockstep.transition(evaluate, state, seed=0, warmup=-1)
+    with pytest.raises(ValueError, match="evaluate must return"):
         lockstep.begin(lambda x: (x, x), starts(3), 0)
 
 
@@ -278,14 +277,14 @@ def test_nested_rhat():
     assert (lockstep.nested_rhat(draws, 8) < 1.01).all()
     apart = draws + np.repeat([0.0, 0.5], 64)[:, None, None]
     assert (lockstep.nested_rhat(apart, 2) > 1.05).all()
-    # B and W of the paper, equations 8 and 9, written out
+    # equations 8 and 9 of the paper
     groups = apart.reshape(4, 32, 20, 2)
     means = groups.mean(axis=2)
     between = sum((means[k].mean(axis=0) - apart.mean(axis=(0, 1))) ** 2 for k in range(4)) / 3
     chains = sum(((means[k] - means[k].mean(axis=0)) ** 2).sum(axis=0) / 31 for k in range(4)) / 4
     within = sum(((groups[k, m] - means[k, m]) ** 2).sum(axis=0) / 19 for k in range(4) for m in range(32)) / 128
     np.testing.assert_allclose(lockstep.nested_rhat(apart, 4), np.sqrt(1.0 + between / (chains + within)))
-    # one draw a chain will do, and so will one chain a group
+    # one draw per chain, and one chain per group
     expected = np.sqrt(
         1.0
         + draws[:, 0].reshape(8, 16, 2).mean(1).var(0, ddof=1) / draws[:, 0].reshape(8, 16, 2).var(1, ddof=1).mean(0)

@@ -21,7 +21,7 @@ def test_log_gamma_and_its_derivatives_are_those_of_scipy(order):
     with jax.enable_x64():
         found = np.asarray(derivative(log_gamma, order)(X))
     exact = special.gammaln(X) if order == 0 else special.polygamma(order - 1, X)
-    # near a zero, to so many digits of one
+    # near a zero of the function, an absolute error
     np.testing.assert_allclose(found, exact, rtol=1e-14, atol=1e-14 if order < 2 else 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The link of lossy_link.py loses and delays what it says, no more and no less, and what crosses it is whole."""
+"""The link of lossy_link.py has the given loss and delay, and delivers whole packets."""
 
 import json
 import socket
@@ -12,7 +12,7 @@ from several import HERE
 
 pytestmark = pytest.mark.skipif(not is_allowed(), reason="needs network namespaces and TUN devices")
 
-# Sends datagrams to the far end, which sends each back.
+# Script of the far end, which sends each datagram back.
 ECHO = f"""
 import socket
 out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -24,7 +24,7 @@ while True:
 
 
 def seen(loss, delay, count=200):
-    """Which of so many datagrams came back, the least seconds that took, and how many did while the link was cut."""
+    """Numbers of returned datagrams, the seconds of the first, and counts during and after a cut."""
     link = Link(loss, delay, seed=3)
     with subprocess.Popen([*link.there, sys.executable, "-c", ECHO], stdout=subprocess.PIPE) as echo:
         echo.stdout.readline()
@@ -65,23 +65,23 @@ def in_private(loss, delay):
 
 
 @pytest.mark.long
-def test_what_is_lost_and_when_the_rest_comes():
+def test_packets_have_the_loss_and_the_delay():
     found = in_private(0.1, 0.2)
-    # there and back: 1 - 0.9**2 of 200 are lost, standard deviation 5.5
+    # 1 - 0.9**2 of 200 round trips are lost, standard deviation 5.5
     assert 15 < 200 - len(found["came"]) < 65
     assert found["came"] == sorted(found["came"]) and 0.4 <= found["seconds"] < 1.0
     assert found["while_cut"] == 0 and found["after"] > 0
     assert found["lost"] >= 15 + 10
 
 
-def test_nothing_is_lost_where_nothing_is_to_be():
+def test_a_link_without_loss_delivers_all_packets():
     found = in_private(0.0, 0.0)
     assert found["came"] == list(range(200)) and found["seconds"] < 0.4
     assert found["while_cut"] == 0 and found["after"] == 10 and found["lost"] == 10
 
 
 @pytest.mark.slow
-def test_a_silo_over_it_draws_what_one_process_draws():
+def test_a_silo_over_the_link_has_the_draws_of_one_process():
     pytest.importorskip("ray")
     script = [sys.executable, HERE / "two_networks.py", "silo"]
     found = subprocess.run(script, capture_output=True, text=True, timeout=600)

@@ -1,4 +1,4 @@
-"""Decentralised Metropolis-adjusted HMC: exact where agents agree, and what is left where they do not."""
+"""Decentralised Metropolis-adjusted HMC: exactness with agreement, and the error without."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ COMPLETE, PATH = NETWORKS["complete"], NETWORKS["path"]
 
 @pytree
 class Unadjusted(DMAHMC, HasLaw):
-    """The same with the test switched off, in trajectories of one step: a round is affine."""
+    """D-MAHMC without the test and with trajectories of one step, so that a round is affine."""
 
     def needs(self, dim):
         return super().needs(dim)._replace(key=False)
@@ -48,7 +48,7 @@ def test_without_the_test_every_agent_has_the_law_of_leapfrog(name):
     for agent in (0, 5):
         np.testing.assert_allclose(law.agent(agent).mean, mean, rtol=1e-8)
         np.testing.assert_allclose(law.agent(agent).cov, cov, rtol=1e-7)
-    # on a path the mean is right at any number of exchanges: gradients are tracked
+    # on a path gradient tracking makes the mean correct for any number of exchanges
     some = accord.law(post, PATH, Unadjusted(h / 4.0, remainder=False, mix_rounds=6)).stationary()
     np.testing.assert_allclose(some.joint.mean.reshape(AGENTS, 2), np.tile(mean, (AGENTS, 1)), rtol=1e-6)
     most = accord.law(post, PATH, Unadjusted(h, remainder=False, mix_rounds=40)).stationary()
@@ -69,7 +69,7 @@ def test_draws_without_the_test_follow_their_law():
 @pytest.mark.parametrize(
     ("steps", "remainder", "temperature"), [(1, False, 1.0), pytest.param(2, True, 2.0, marks=pytest.mark.slow)]
 )
-def test_gaussian_posteriors_are_exact_at_steps_that_are_off_without_the_test(steps, remainder, temperature):
+def test_gaussian_posteriors_are_exact_at_steps_that_are_biased_without_the_test(steps, remainder, temperature):
     post = unequal_curvature(2)
     exact = post.exact()
     method = DMAHMC(1.2, steps, remainder, temperature=temperature)
@@ -79,10 +79,10 @@ def test_gaussian_posteriors_are_exact_at_steps_that_are_off_without_the_test(st
     )
     law = accord.Gaussian(exact.mean, temperature * exact.cov)
     assert worst_z(run.draws[:, 0, :1], law) < Z_BOUND
-    # agents decide the same, by one random number
+    # agents take the same decision, from one random number
     assert run.statistics["consensus_error"].max() < 1e-4
     assert 0.6 < run.statistics["acceptance_rate"].mean() < 0.95
-    # which without the test is wider by a quarter
+    # without the test it is a quarter wider
     assert worst_z(run.draws[:, 0, :1], accord.Gaussian(exact.mean, law.cov / (1 - 1.2**2 / 4))) > 3 * Z_BOUND
 
 
@@ -100,7 +100,7 @@ def log_rate():
 
 
 def off_by(run):
-    """Monte Carlo errors that the first agent's mean and variance are off, and the mean in standard deviations."""
+    """Errors of the first agent's mean and variance in Monte Carlo errors, and of the mean in standard deviations."""
     shape, x = COUNTS.sum(), run.draws[:, -1, 0, 0].astype(np.float64)
     mean = scipy.special.digamma(shape) - np.log(EXPOSURES.sum())
     second, fourth = scipy.special.polygamma(1, shape), scipy.special.polygamma(3, shape)
@@ -138,7 +138,7 @@ def test_the_taylor_approximation_is_biased_by_the_square_of_the_step():
 def test_on_a_ring_agents_are_exact_up_to_disagreement():
     run = drawn(accord.Network.ring(4), DMAHMC(1.2 / np.sqrt(COUNTS.sum())))
     of_mean, of_variance, _ = off_by(run)
-    # a mean of 20,000 draws is known to 0.007 standard deviations, a variance to 0.01: no more than 0.02 besides
+    # errors of 20,000 draws are 0.007 standard deviations for a mean, 0.01 for a variance: allow 0.02 more
     assert abs(of_mean) < Z_BOUND + 0.02 / 0.007 and abs(of_variance) < Z_BOUND + 0.02 / 0.01
     # agents rarely decide differently
     error = run.statistics["consensus_error"]
@@ -155,7 +155,7 @@ def test_one_agent_makes_plain_hmc():
 
 
 @pytest.mark.long
-def test_trackers_keep_the_sum_of_gradients_where_agents_decide_differently():
+def test_trackers_keep_the_sum_of_gradients_if_agents_decide_differently():
     post = unequal_curvature(2)
     method = DMAHMC(0.5, 2, mix_rounds=1)
     with jax.enable_x64(True):
@@ -165,12 +165,12 @@ def test_trackers_keep_the_sum_of_gradients_where_agents_decide_differently():
         for chain in (0, 7):
             own = [post.gradients(x)[i] for i, x in enumerate(state.moving[..., chain])]
             np.testing.assert_allclose(state.gradient[..., chain], own, rtol=1e-6, atol=1e-8)
-    # here they did: some agents' draws are where others have left
+    # here they did: agents' draws differ
     apart = np.abs(state.position - state.position.mean(axis=0)).max(axis=(0, 1))
     assert apart.max() > 0.2
 
 
-def test_exchanges_that_are_left_out_are_the_fewest_that_agree():
+def test_omitted_exchanges_are_the_fewest_that_agree():
     for network in NETWORKS.values():
         weights = network.weights("metropolis")
         count = exchanges_for(weights, 0.03)
@@ -211,7 +211,7 @@ def test_few_accepted_trajectories_warn():
         ({"step_size": 0.1, "noise": "independent"}, "noise must be \"common\" in DMAHMC, found 'independent'"),
     ],
 )
-def test_wrong_numbers_are_named(options, message):
+def test_invalid_arguments_raise_clear_errors(options, message):
     with pytest.raises(ValueError, match=message):
         DMAHMC(**options)
 

@@ -1,4 +1,4 @@
-"""Masked totals: the sums are those without masks, and what one agent hears of others before is noise."""
+"""Masked totals: sums equal the plain ones, and messages on the way are noise."""
 
 import copy
 import itertools
@@ -30,7 +30,7 @@ from accord.posterior.masks import Masks, added, decoded, encoded, fingerprint, 
 
 RANDOM = accord.Network.erdos_renyi(AGENTS, 0.5, seed=1)
 PLACES = {"ring": NETWORKS["ring"], "star": NETWORKS["star"], "random": RANDOM}
-# A good mask fails once in a billion tests, of which there are some hundreds here.
+# Probability with which a good mask fails one of some hundred tests.
 CHANCE = 1e-9
 
 
@@ -76,21 +76,21 @@ def exact_sums(numbers):
     return [sum(map(Fraction, column)) for column in np.asarray(numbers, np.float64).T]
 
 
-def assert_as_precise_as_is_said(found, numbers):
+def assert_precise(found, numbers):
     for one, exact in zip(found, exact_sums(numbers), strict=True):
         allowed = len(numbers) * Fraction(1, 2**65) + abs(exact) * Fraction(1, 2**52)
         assert abs(Fraction(float(one)) - exact) <= allowed
 
 
 class Threads(WorkerPool):
-    """Agents as the silo has them, in threads of this process in place of Ray's actors."""
+    """The silo's workers, in threads of this process instead of Ray actors."""
 
     def __init__(self, post):
         self.limits, self.size = Limits(timeout=60.0, late="raise", start_timeout=60.0), post.num_agents
         self.key, self.attempt = os.urandom(32), 0
         self.folder = tempfile.TemporaryDirectory()
         self.post, self.workers = post, [None] * self.size
-        # (agent, bytes) of what goes up the tree, whom it comes from; what crashes, and when
+        # (sender, content) of messages up the tree, and the agents to lose in the next sums
         self.sent, self.crashes = [], []
         for agent in range(self.size):
             self.renew(agent)
@@ -112,7 +112,7 @@ class Threads(WorkerPool):
 
     def call(self, method, rows=None, *, agents=None, limit=None):
         def work(agent, row):
-            # float width is each thread's own
+            # the float width is thread-local
             with jax.enable_x64(True):
                 return getattr(self.workers[agent], method)(*row)
 
@@ -151,7 +151,7 @@ def sites():
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.long
-def test_masked_totals_are_the_plain_ones(place, sites):
+def test_masked_totals_equal_plain_totals(place, sites):
     numbers = wide()
     post, pool = holding(numbers), sites(numbers)
     with jax.enable_x64(True):
@@ -160,8 +160,8 @@ def test_masked_totals_are_the_plain_ones(place, sites):
         there = post.with_data_at(pool).totals(PLACES[place], masks=True)(own_row)
         unmasked = post.with_data_at(pool).totals(PLACES[place])(own_row)
     assert here.dtype == np.float64
-    assert_as_precise_as_is_said(here, numbers)
-    # of whole numbers: the order of the tree changes nothing
+    assert_precise(here, numbers)
+    # integer sums do not depend on their order
     np.testing.assert_array_equal(there, here)
     for sums in (plain, unmasked):
         rounding = AGENTS * 2.0**-53 * np.abs(numbers).sum(axis=0)
@@ -172,12 +172,12 @@ def test_masked_totals_of_potentials_and_several_arrays():
     post = accord.models.linear_regression([(np.ones((k + 1, 1)), np.arange(k + 1.0)) for k in range(AGENTS)], 1.0)
     place = accord.posterior.coordinates.Coordinates(np.array([0.5]), np.array([[2.0]]))
 
-    def asked(potential, shard, x):
+    def terms(potential, shard, x):
         return {"value": potential.value(shard, x), "gradient": potential.gradient(shard, x), "rows": shard.size}
 
     with jax.enable_x64(True):
         totals = [post.totals(NETWORKS["star"], masks=masks) for masks in (False, True)]
-        plain, masked = (total(asked, jnp.array([0.3]), coordinates=place) for total in totals)
+        plain, masked = (total(terms, jnp.array([0.3]), coordinates=place) for total in totals)
     assert jax.tree.structure(plain) == jax.tree.structure(masked)
     for name in plain:
         assert (masked[name].shape, masked[name].dtype) == (plain[name].shape, plain[name].dtype)
@@ -185,7 +185,7 @@ def test_masked_totals_of_potentials_and_several_arrays():
     assert masked["rows"] == 21
 
 
-def test_single_precision_comes_back_as_it_was():
+def test_single_precision_is_kept():
     numbers = wide().astype(np.float32)
     found = holding(numbers).totals(NETWORKS["ring"], masks=True)(row_and_size)
     assert found["row"].dtype == np.float32 and found["size"].dtype == np.int32
@@ -202,7 +202,7 @@ def test_words_carry_and_borrow(others):
     words = added(*(encoded([row], 3) for row in numbers))
     with jax.enable_x64(True):
         (found,) = decoded(words, [numbers[0]], 3)
-    assert_as_precise_as_is_said(found, numbers)
+    assert_precise(found, numbers)
     np.testing.assert_array_equal(added(words, negated(words)), 0)
 
 
@@ -226,11 +226,11 @@ def test_whole_numbers_are_exact():
         encoded([np.array([1j])], 3)
 
 
-# --- what is seen on the way ---
+# --- messages are noise ---
 
 
 def chance(words):
-    """How often words as random as noise would look less so: of byte values and of bits, the smaller."""
+    """The smaller p-value of two tests of randomness of words, by byte values and by bits."""
     words = np.ascontiguousarray(words)
     seen = np.bincount(words.view(np.uint8).ravel(), minlength=256)
     values = scipy.stats.chisquare(seen).pvalue
@@ -244,19 +244,19 @@ ALIKE = {"equal": 3.0, "tiny": 1e-12, "zero": 0.0}
 
 
 @pytest.mark.parametrize("number", ALIKE.values(), ids=list(ALIKE))
-def test_whatever_part_of_the_agents_is_added_up_is_noise(number):
+def test_the_sum_of_any_subset_of_agents_is_noise(number):
     plain = encoded([np.full(4000, number)], AGENTS)
     masked = [one.masked(1, plain) for one in agreed()]
     subsets = [s for size in range(1, AGENTS) for s in itertools.combinations(range(AGENTS), size)]
     assert len(subsets) == 62
     for subset in subsets:
         assert chance(added(*(masked[i] for i in subset))) > CHANCE, subset
-        # the test can fail
+        # the test detects unmasked words
         assert chance(added(*[plain] * len(subset))) < 1e-100, subset
     np.testing.assert_array_equal(added(*masked), added(*[plain] * AGENTS))
 
 
-def test_one_agent_twice_is_noise_and_so_is_the_difference():
+def test_the_difference_of_two_messages_is_noise():
     plain = encoded([np.full(4000, 3.0)], AGENTS)
     masks = agreed()
     first, second = ([one.masked(count, plain) for one in masks] for count in (1, 2))
@@ -267,7 +267,7 @@ def test_one_agent_twice_is_noise_and_so_is_the_difference():
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.long_from(1)
-def test_what_agents_send_up_the_tree_is_noise(place, sites):
+def test_messages_up_the_tree_are_noise(place, sites):
     pool = sites(np.full((AGENTS, 4000), 1e-12))
     for masks in (True, False):
         total = pool.totals(PLACES[place], masks=masks)
@@ -275,9 +275,9 @@ def test_what_agents_send_up_the_tree_is_noise(place, sites):
         sums = [total(own_row) for _ in range(2)]
         np.testing.assert_allclose(sums, AGENTS * 1e-12, rtol=1e-7)
         senders = Counter(agent for agent, _ in pool.sent)
-        # all but the root, whose children are never the whole network
+        # all agents except the root
         assert len(senders) == AGENTS - 1 and set(senders.values()) == {2}
-        # the same numbers twice, and no message twice
+        # equal numbers give different messages
         assert len({content for _, content in pool.sent}) == len(pool.sent) or not masks
         for _, content in pool.sent:
             if masks:
@@ -292,7 +292,7 @@ def test_what_agents_send_up_the_tree_is_noise(place, sites):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1.0001 * largest(AGENTS), -1e18, 1e300])
 @pytest.mark.long_from(2)
-def test_nan_infinity_and_large_numbers_are_told_and_not_wrapped(bad, sites):
+def test_nan_infinity_and_large_numbers_raise(bad, sites):
     numbers = np.ones((AGENTS, 3))
     numbers[2, 1] = 7.0
     pool = sites(numbers)
@@ -305,12 +305,12 @@ def test_nan_infinity_and_large_numbers_are_told_and_not_wrapped(bad, sites):
             )
             with pytest.raises(ArithmeticError, match=expected):
                 total(sevens_as, bad)
-            # and the next sum is right, of numbers that just fit too
+            # the next sum is right, also with numbers just below the bound
             np.testing.assert_array_equal(total(sevens_as, 1.0), AGENTS)
             np.testing.assert_allclose(total(sevens_as, 0.9999 * largest(AGENTS))[1], 0.9999 * largest(AGENTS) + 5)
 
 
-def test_nothing_else_is_told_of_a_sum_with_numbers_that_cannot_be_carried():
+def test_a_sum_with_bad_numbers_reveals_only_the_number_of_agents():
     good, bad = np.full(4000, 3.0), np.full(4000, 3.0)
     bad[17] = np.nan
     total = added(encoded([good], 3), encoded([good], 3), encoded([bad], 3))
@@ -318,7 +318,7 @@ def test_nothing_else_is_told_of_a_sum_with_numbers_that_cannot_be_carried():
     assert chance(total[:, :-1]) > CHANCE
 
 
-def test_masks_that_do_not_cancel_are_told():
+def test_masks_that_do_not_cancel_raise():
     masks, words = agreed(3), encoded([np.zeros(4)], 3)
     part = added(masks[0].masked(1, words), masks[1].masked(1, words))
     for last in (masks[2].masked(2, words), agreed(3)[2].masked(1, words)):
@@ -338,7 +338,7 @@ def test_fewer_than_three_agents_are_refused(count):
         Masks(0, count)
 
 
-def test_a_part_of_the_agents_is_refused():
+def test_masks_of_some_agents_are_refused():
     with pytest.raises(ValueError, match=r"the sum over all 6 agents, and this posterior holds .* \[0, 2\] only"):
         holding(np.zeros((AGENTS, 1))).alone(0, 2).totals(NETWORKS["ring"], masks=True)
 
@@ -363,11 +363,11 @@ def test_a_mask_is_used_once():
 def test_masks_stay_in_their_process(monkeypatch):
     one = agreed(3)[0]
     for leave in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="masks stay in the process that made them"):
+        with pytest.raises(TypeError, match="they stay in the process that made them"):
             leave(one)
     pid = os.getpid()
     monkeypatch.setattr(masks_module.os, "getpid", lambda: pid + 1)
-    with pytest.raises(RuntimeError, match="this one is a copy of it"):
+    with pytest.raises(RuntimeError, match="this process is a fork of it"):
         one.masked(1, np.zeros((2, 5), np.uint64))
 
 
@@ -376,18 +376,18 @@ def test_public_keys_are_checked():
     publics = [one.public for one in masks]
     with pytest.raises(RuntimeError, match="agent 0 has not agreed on keys"):
         masks[0].masked(1, np.zeros((2, 5), np.uint64))
-    with pytest.raises(ValueError, match="agent 0 is not its own"):
+    with pytest.raises(ValueError, match="at index 0 is not the key of agent 0"):
         masks[0].agree([publics[1], publics[0], publics[2]])
-    with pytest.raises(ValueError, match="must be 3 different ones, found 2"):
+    with pytest.raises(ValueError, match="need 3 different public keys, found 2"):
         masks[0].agree([publics[0], publics[1], publics[1]])
-    with pytest.raises(ValueError, match="the public key of agent 2 is none"):
+    with pytest.raises(ValueError, match="the public key of agent 2 is invalid"):
         masks[0].agree([publics[0], publics[1], bytes(32)])
     masks[0].agree(publics)
     with pytest.raises(RuntimeError, match="agent 0 has agreed on keys already"):
         masks[0].agree(publics)
 
 
-def test_the_fingerprint_tells_keys_that_somebody_put_between():
+def test_the_fingerprint_detects_replaced_keys():
     masks = [Masks(agent, 3) for agent in range(3)]
     publics = [one.public for one in masks]
     assert fingerprint(publics) == fingerprint(list(publics)) and len(fingerprint(publics).split()) == 8
@@ -395,12 +395,12 @@ def test_the_fingerprint_tells_keys_that_somebody_put_between():
     assert len({fingerprint(given) for given in (publics, changed, publics[::-1])}) == 3
 
 
-def test_pairs_share_a_key_which_nobody_else_has():
+def test_each_pair_has_its_own_key():
     masks = agreed()
     keys = {(i, j): masks[i]._keys[j] for i in range(AGENTS) for j in range(AGENTS) if i != j}
     assert all(keys[i, j] == keys[j, i] for i, j in keys)
     assert len(set(keys.values())) == AGENTS * (AGENTS - 1) // 2
-    # nor has any other run, be it of the same key pairs under another name
+    # other runs have other keys, even with the same key pairs
     assert not set(keys.values()) & {key for one in agreed() for key in one._keys.values()}
     pair = [Masks(agent, 3) for agent in range(3)]
     pair[0].agree([one.public for one in pair], b"one run")
@@ -410,7 +410,7 @@ def test_pairs_share_a_key_which_nobody_else_has():
 
 @pytest.fixture
 def streams(monkeypatch):
-    """How often each keystream is made, by key and number."""
+    """The number of times that each keystream is made, by key and sequence number."""
     made, make = Counter(), masks_module._keystream
 
     def counted(key, count, length):
@@ -426,25 +426,25 @@ def test_no_two_sums_share_a_keystream(streams, sites):
     pool = sites(np.ones((AGENTS, 2)))
     with jax.enable_x64(True):
         totals = [post.totals(NETWORKS["ring"], masks=True) for _ in range(2)]
-        # of two on the same processes each joins anew when it is its turn
+        # two totals that share workers agree on new keys at every switch
         totals += [post.with_data_at(pool).totals(NETWORKS[name], masks=True) for name in ("ring", "star")]
         for _ in range(2):
             for total in totals:
                 np.testing.assert_array_equal(total(own_row), AGENTS)
     pairs = AGENTS * (AGENTS - 1) // 2
-    # each is made at both ends of its pair, in one sum
+    # both agents of a pair make each keystream, for one sum
     assert set(streams.values()) == {2} and len(streams) == 8 * pairs
 
 
-@pytest.mark.parametrize("lost", [(), (3,)], ids=["none begins anew", "one begins anew"])
-def test_a_sum_that_is_made_again_is_under_other_masks(lost, streams, sites):
+@pytest.mark.parametrize("lost", [(), (3,)], ids=["no restart", "one restart"])
+def test_a_repeated_sum_uses_other_masks(lost, streams, sites):
     pool = sites(np.full((AGENTS, 4000), 3.0))
     total = pool.totals(NETWORKS["ring"], masks=True)
     np.testing.assert_array_equal(total(own_row), 3.0 * AGENTS)
     keys = total.keys
     assert keys == fingerprint([worker.totals.masks[0].public for worker in pool.workers])
     pool.sent.clear()
-    # all masked words are on their way when the sum is lost; then the same again
+    # the sum is lost after all masked words were sent, and repeated
     pool.crashes.append(lost)
     np.testing.assert_array_equal(total(own_row), 3.0 * AGENTS)
     assert (total.keys == keys) == (not lost)
@@ -489,8 +489,8 @@ def test_processes_of_a_mesh_send_masked_words_only(tmp_path):
     subprocess.run([*alone(), "sh", "-c", f"{one} 1 & {one} 0; wait"], env=environment(2), check=True, timeout=600)
     for process in range(2):
         found = np.load(tmp_path / f"{process}.npz")
-        assert_as_precise_as_is_said(found["sums"], wide())
+        assert_precise(found["sums"], wide())
         np.testing.assert_array_equal(found["equal"], 3.0 * AGENTS)
-        # what this process heard of the other
-        assert chance(found["equal/heard"]) > CHANCE
+        # words from the other process
+        assert chance(found["equal/received"]) > CHANCE
         assert str(found["error"]).startswith("1 of 6 agents have numbers that a masked sum cannot carry")

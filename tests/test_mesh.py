@@ -1,4 +1,4 @@
-"""The mesh engine draws what the local engine draws: on four devices of one process, and on two processes."""
+"""The mesh engine has the draws of the local engine, on four devices of one process and on two processes."""
 
 import shlex
 import subprocess
@@ -24,13 +24,12 @@ def assert_same_as_local(found, cases):
             run = draw(case, "local")
         expected = {"draws": run.draws, "average": run.average, "error": run.statistics["consensus_error"]}
         for name, values in expected.items():
-            # sums in another order; in double precision, so that nothing else can hide behind rounding
+            # sums have another order, in double precision for a tight tolerance
             np.testing.assert_allclose(found[f"{case}/{name}"], values, rtol=1e-9, atol=1e-10, err_msg=case)
         np.testing.assert_array_equal(found[f"{case}/bytes"], run.traffic.bytes_sent)
 
 
-# mixing (a path fetches rows at borders, so small a ring all rows), colours, totals and travelling; asking compiles for
-# longest, and neighbours' sums nearly are mixing
+# mixing (a path fetches border rows, a small ring all rows), colours, totals and permutations
 QUICK = ["path/GTDULA", "irregular/Gibbs", "ring/GCMC-tolerances", "star/HubSGLD", "late/GTBAOAB"]
 SLOW = ["lossy/DADMMS", "one-way/GTDULA", "bursts/DESGLD", "by a function/GTBAOAB"]
 SLOW += [case for network in PLACES for method in ALL if (case := f"{network}/{method}") not in QUICK]
@@ -38,9 +37,9 @@ SLOW += [case for network in PLACES for method in ALL if (case := f"{network}/{m
 
 @pytest.mark.long
 @pytest.mark.parametrize("chosen", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)], ids=["quick", "slow"])
-def test_four_devices_draw_what_one_draws(chosen, tmp_path):
+def test_four_devices_have_the_draws_of_one(chosen, tmp_path):
     output = tmp_path / "draws.npz"
-    # six agents on four devices: two of them hold two, one holds two that stand for none
+    # six agents on four devices with two rows each, so that the last device has padding only
     subprocess.run([sys.executable, HERE / "mesh_worker.py", output, *chosen], env=environment(4), check=True)
     found = np.load(output)
     assert found["devices"] == 4
@@ -49,7 +48,7 @@ def test_four_devices_draw_what_one_draws(chosen, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(alone() is None, reason="needs a network namespace of its own")
-def test_two_processes_draw_what_one_draws(tmp_path):
+def test_two_processes_have_the_draws_of_one(tmp_path):
     output, chosen = tmp_path / "draws.npz", [*QUICK, *SLOW]
     script = HERE / "mesh_worker.py"
     one = f'"{sys.executable}" "{script}" "{output}" {shlex.join(chosen)} --coordinator 127.0.0.1:29517 --processes 2'
@@ -60,7 +59,7 @@ def test_two_processes_draw_what_one_draws(tmp_path):
     assert_same_as_local(found, chosen)
 
 
-# on so little data DG-LMC's bias is more than is allowed, which is said, and here only compared
+# with little data DG-LMC warns about its bias
 @pytest.mark.filterwarnings("ignore:no setting of DGLMC")
 @pytest.mark.slow
 @pytest.mark.skipif(alone() is None, reason="needs a network namespace of its own")
@@ -73,10 +72,10 @@ def test_each_process_reads_the_data_of_its_own_agents_only(tmp_path):
         with jax.enable_x64(True):
             run = shares_worker.draw([0] * shares_worker.AGENTS, method, "local")
         np.testing.assert_allclose(found[f"{method}/draws"], run.draws, rtol=1e-9, atol=1e-10, err_msg=method)
-    # each keeps values of its own agents' data
+    # each process stores values of its own agents' data
     kept = [np.load(tmp_path / f"draws.npz-kept/process-{k}/posterior/round-000000000000.npz") for k in range(2)]
     assert [values["agents"].tolist() for values in kept] == [[0, 1, 2, 3], [4, 5]]
-    # and has the latents of these
+    # each process has the latents of its own agents
     local = shares_worker.draw_latents([0] * shares_worker.AGENTS, "local")
     parts = [np.load(f"{output}-latents-{process}.npz") for process in range(2)]
     assert [list(part) for part in parts] == [["0", "1", "2", "3"], ["4", "5"]]
@@ -85,8 +84,8 @@ def test_each_process_reads_the_data_of_its_own_agents_only(tmp_path):
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 4, 7])
-def test_halos_are_the_matrix(devices):
-    # the exchange replayed with NumPy: every device takes what the others send it, shift by shift
+def test_halos_equal_the_matrix(devices):
+    # the exchange with NumPy, shift by shift
     net = accord.Network.erdos_renyi(11, 0.3, seed=2)
     W = scipy.sparse.csr_array(net.weights("metropolis"))
     rows = -(-11 // devices)
@@ -105,13 +104,13 @@ def test_halos_are_the_matrix(devices):
     np.testing.assert_allclose(result[11:], x[11:], rtol=1e-6)
 
 
-def test_a_ring_on_many_devices_sends_its_borders_only():
+def test_a_ring_on_many_devices_sends_border_rows_only():
     found = halo(scipy.sparse.csr_array(accord.Network.ring(1000).weights("metropolis")), 8, 125)
     assert found.shifts == (1, 7)
     assert [sent.size for sent in found.sent] == [8, 8]
 
 
 @pytest.mark.long
-def test_one_device_is_a_mesh_too():
+def test_a_mesh_of_one_device_works():
     case = "irregular/GTDULA"
     np.testing.assert_allclose(draw(case, "mesh").draws, draw(case, "local").draws, rtol=1e-5, atol=1e-5)

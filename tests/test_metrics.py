@@ -69,7 +69,7 @@ def test_bad_input():
     p = accord.Gaussian(0.0, 1.0)
     with pytest.raises(TypeError, match="one of each"):
         metrics.wasserstein2(p, np.zeros(3))
-    with pytest.raises(ValueError, match="one dimension, found 1 and 2"):
+    with pytest.raises(ValueError, match="same dimension, found 1 and 2"):
         metrics.wasserstein2(p, random_gaussian(2, 0))
     with pytest.raises(ValueError, match="finite"):
         metrics.wasserstein2(np.array([np.nan]), np.zeros(3))

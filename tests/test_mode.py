@@ -1,4 +1,4 @@
-"""The mode of a posterior, whatever the units of its parameters, and what is said where there is none."""
+"""The mode of a posterior in any units, and the errors of posteriors without a mode."""
 
 import re
 
@@ -50,7 +50,7 @@ def salaries(agents=4, count=200):
 
 
 @pytest.mark.long
-def test_units_change_nothing_but_the_units():
+def test_the_mode_does_not_depend_on_units():
     plain, scaled = labels(np.ones(3)), labels(UNITS)
     np.testing.assert_allclose(scaled.mode() * UNITS, plain.mode(), rtol=1e-7)
     with jax.enable_x64(True):
@@ -63,7 +63,7 @@ def test_units_change_nothing_but_the_units():
 
 
 @pytest.mark.long
-def test_units_change_nothing_where_only_the_diagonal_is_known():
+def test_a_diagonal_warm_up_does_not_depend_on_units():
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((4, 30, 3)), rng.standard_normal((4, 30))
 
@@ -96,13 +96,13 @@ def wells(x):
     return Expansion(value, np.array([4.0 * x[0] * (x[0] ** 2 - 1.0), 2e6 * x[1]]), hessian)
 
 
-def test_a_saddle_is_no_mode():
+def test_newton_leaves_a_saddle():
     mode, hessian = newton(wells, np.zeros(2), ("x", "y"), last_step=1e-6)
     np.testing.assert_allclose(np.abs(mode), [1.0, 0.0], atol=1e-8)
     assert (np.linalg.eigvalsh(hessian) > 0).all()
 
 
-def test_a_spectrum_does_not_know_units():
+def test_a_spectrum_does_not_depend_on_units():
     rng = np.random.default_rng(0)
     A = rng.standard_normal((5, 5))
     hessian, units = A @ A.T, 10.0 ** np.array([-9.0, -4.0, 0.0, 5.0, 8.0])
@@ -113,7 +113,7 @@ def test_a_spectrum_does_not_know_units():
     np.testing.assert_allclose(place.factor.T @ (hessian * np.outer(units, units)) @ place.factor, np.eye(5), atol=1e-9)
 
 
-# --- what has no mode ---
+# --- posteriors without a mode ---
 
 
 def test_a_density_without_bound_is_not_called_separated():
@@ -132,12 +132,12 @@ def test_a_density_without_bound_is_not_called_separated():
 
 
 @pytest.mark.parametrize("offset", [1e5, 1e6])
-def test_an_origin_too_far_for_single_precision_is_named(offset):
+def test_data_too_far_from_zero_for_single_precision_raise(offset):
     rows = [(np.ones((50, 1)), offset + np.random.default_rng(agent).normal(size=50)) for agent in range(4)]
     post = accord.models.linear_regression(rows, noise_scale=1.0, prior_variance=1e14)
     with pytest.raises(
         ArithmeticError,
-        match=rf"float32 near x\[0\] = {re.escape(f'{offset:.6g}')} are 0\.\d+ standard deviations apart",
+        match=rf"float32 numbers near x\[0\] = {re.escape(f'{offset:.6g}')} are 0\.\d+ posterior standard deviations",
     ):
         warm_up(post, RING)
     with jax.enable_x64(True):
@@ -145,19 +145,19 @@ def test_an_origin_too_far_for_single_precision_is_named(offset):
 
 
 @pytest.mark.filterwarnings("ignore:column 0 of the rows")
-def test_a_mode_among_positions_that_are_too_coarse_is_none():
-    # all rows are rounded to init, where the gradient is zero then
+def test_a_mode_at_coarse_float_spacing_raises():
+    # single precision rounds all rows to init, where the gradient is zero
     rows = [1e8 + np.random.default_rng(agent).normal(size=50) for agent in range(4)]
     post = accord.Posterior(lambda x, y: -0.5 * (y - x) ** 2, lambda x: -0.5e-4 * (x - 1e8) ** 2, rows, 1e8)
-    with pytest.raises(ArithmeticError, match=r"no mode found: numbers of type float32 near x = 1e\+08 are 1\S+ stand"):
+    with pytest.raises(ArithmeticError, match=r"no mode found: float32 numbers near x = 1e\+08 are 1\S+ posterior"):
         warm_up(post, RING)
     np.testing.assert_allclose(post.mode(), np.mean(rows), atol=1e-3)
 
 
-def test_straight_pieces_are_said_to_have_no_curvature():
+def test_a_piecewise_linear_potential_has_no_curvature():
     rows = [np.array([-1.0]), np.array([0.4]), np.array([0.5]), np.array([2.0])]
     post = accord.Posterior(lambda x, y: -3.0 * jnp.abs(y - x), lambda x: -jnp.abs(x), rows, 0.1)
-    with pytest.raises(ArithmeticError, match="no curvature in any direction, as between the kinks"):
+    with pytest.raises(ArithmeticError, match="no curvature in any direction, like a piecewise linear"):
         warm_up(post, RING)
 
 
@@ -167,24 +167,24 @@ def test_a_flat_direction_is_named():
     shards = [(x, (x[:, 0] > 0.3 * np.arange(-5, 5)).astype(float)) for x in X]
     post = accord.Posterior(likelihood, flat, shards, np.zeros(3))
     with pytest.raises(
-        ArithmeticError, match=r"no mode found: the potential is flat in a direction of which x\[[12]\]"
+        ArithmeticError, match=r"no mode found: the potential is flat along a direction dominated by x\[[12]\]"
     ):
         post.mode()
 
 
-def test_who_brings_nan_is_named():
+def test_an_agent_with_nan_is_named():
     shards = [np.ones(5), np.ones(5), np.array([1.0, 1.0, 1.0, -1.0, 1.0]), np.ones(5)]
     post = accord.Posterior(lambda x, rows: -((jnp.sqrt(rows) - x[0]) ** 2), flat, shards, np.zeros(1))
-    with pytest.raises(ArithmeticError, match="that of agent 2 is nan, whose rows may hold NaN; else give an"):
+    with pytest.raises(ArithmeticError, match="the potential of agent 2 is NaN: check its log likelihood, or give an"):
         accord.sample(post, RING, accord.samplers.Importance(), draws=10, seed=0)
-    # where the potentials of all are, nobody's rows are suspected
+    # NaN at all agents names none of them
     outside = accord.Posterior(lambda x, rows: rows * jnp.sqrt(x[0]), flat, [np.ones(5)] * 4, np.full(1, -1.0))
     for find in (outside.mode, lambda: warm_up(outside, RING)):
         with pytest.raises(ArithmeticError, match="init is nan.* not finite there; give another init"):
             find()
 
 
-def test_a_start_without_density_is_named():
+def test_an_init_without_density_raises():
     def log_likelihood(x, rows):
         return jnp.log(x[0]) - rows * x[0]
 

@@ -1,4 +1,4 @@
-"""Where else mass may be: second modes, plateaus along one parameter, and how likely the look notices them."""
+"""The search for other modes and slow tails, and its stated probability of noticing a mode."""
 
 import re
 
@@ -10,7 +10,7 @@ import pytest
 import accord
 from accord.samplers import Importance
 from accord.samplers.by_sums.laplace import laplace
-from accord.samplers.by_sums.mode_search import look, other_modes
+from accord.samplers.by_sums.mode_search import other_modes, probe
 from accord.samplers.session import Job, Session
 
 NETWORK = accord.Network.complete(3)
@@ -23,7 +23,7 @@ def _mixture(x, shard):
 
 
 class Mixture:
-    """A mixture of Gaussians whose first mean is the init, with its true mean and sd."""
+    """A mixture of Gaussians with its exact mean and sd. The init is the first mean."""
 
     def __init__(self, weight, mean, cov):
         weight, mean, cov = (np.asarray(a, float) for a in (weight, mean, cov))
@@ -62,8 +62,8 @@ def test_a_second_gaussian_of_another_width_is_drawn(width):
     target.assert_drawn(accord.sample(target.post, NETWORK, Importance(), draws=1000, seed=0))
 
 
-def test_a_mode_that_the_first_look_misses_is_found_where_there_is_another():
-    # the first look finds one of two in each
+def test_a_mode_that_the_first_search_misses_is_found_after_another_one():
+    # with these seeds the first search finds one of two modes
     for seed in (4, 6, 8):
         rng = np.random.default_rng(seed)
         means = [np.zeros(5), *(12.0 * np.linalg.qr(rng.standard_normal((5, 2)))[0].T)]
@@ -71,11 +71,11 @@ def test_a_mode_that_the_first_look_misses_is_found_where_there_is_another():
         with jax.enable_x64(True):
             session = Session(Job(target.post, NETWORK, seed=seed))
             place = laplace(session)
-            assert len(other_modes(session, place, look(session, place)).modes) == 2, seed
+            assert len(other_modes(session, place, probe(session, place)).modes) == 2, seed
 
 
 def test_a_shelf_along_one_parameter_is_drawn():
-    # the regression line of a strong correlation leaves the shelf at once
+    # the regression line of a strong correlation is not along the shelf
     peak = 0.1 * np.eye(3) + 0.9
     target = Mixture([0.6, 0.4], np.zeros((2, 3)), [peak, np.diag([0.3**2, 0.3**2, 10.0**2])])
     target.assert_drawn(accord.sample(target.post, NETWORK, Importance(), draws=1000, seed=0))
@@ -87,43 +87,43 @@ def test_slow_half_lines_of_a_second_mode_are_followed():
     target.assert_drawn(accord.sample(target.post, NETWORK, Importance(), draws=1000, seed=0))
 
 
-def looked(target, seeds=(0,), scattered=384):
-    """Looks from the mode at the origin."""
+def probed(target, seeds=(0,), scattered=384):
+    """`Lines` around the mode at the origin."""
     with jax.enable_x64(True):
         sessions = [Session(Job(target.post, NETWORK, seed=seed)) for seed in seeds]
         place = laplace(sessions[0])
-        return [look(session, place, scattered) for session in sessions]
+        return [probe(session, place, scattered) for session in sessions]
 
 
 def test_the_stated_probability_is_the_frequency_of_noticing_a_mode():
-    looks = looked(two(5, 8.0, 0.5, 0.5), range(60))
-    stated = np.mean([lines.chance(8.0, 0.5) for lines in looks])
+    probes = probed(two(5, 8.0, 0.5, 0.5), range(60))
+    stated = np.mean([lines.chance(8.0, 0.5) for lines in probes])
     mode = 8.0 * direction(5, 0)
-    frequency = np.mean([(np.linalg.norm(lines.starts - mode, axis=1) < 2.0).any() for lines in looks])
-    # three standard errors; lines and landings of other points notice a few more than the probability counts
+    frequency = np.mean([(np.linalg.norm(lines.starts - mode, axis=1) < 2.0).any() for lines in probes])
+    # three standard errors below; half-lines and other landings notice a few more modes than the stated probability
     assert 0.5 < stated < 0.9
     assert -3.0 * np.sqrt(stated * (1.0 - stated) / 60) < frequency - stated < 0.25
 
 
 @pytest.mark.long
-def test_more_scattered_points_notice_more():
+def test_more_scattered_points_raise_the_probability():
     same, half = (
-        [looked(two(10, 8.0, 0.5, 0.5), scattered=count)[0].chance(8.0, width) for count in (0, 384, 2304)]
+        [probed(two(10, 8.0, 0.5, 0.5), scattered=count)[0].chance(8.0, width) for count in (0, 384, 2304)]
         for width in (1.0, 0.5)
     )
     assert same[0] == 0.0 and same[1] > 0.99
     assert half[0] == 0.0 and half[1] < 0.1 < half[2]
 
 
-def test_a_narrow_mode_that_is_missed_is_stated_to_be_unlikely_to_be_noticed():
+def test_the_stated_probability_is_low_for_a_narrow_mode_that_is_missed():
     target = two(10, 20.0, 0.3, 0.5)
     run = accord.sample(target.post, NETWORK, Importance(), draws=1000, seed=0)
     (check,) = (check for check in run.certificate.checks if check.name == "other modes")
     assert np.max(np.abs(run.points.mean - target.mean) / target.sd) > 0.2
-    assert re.search(r"of the same shape and mass .* with probability 1\.00 or .* half as wide with 0\.0", check.text)
+    assert re.search(r"same shape and mass, .* probability 1\.00 or .* half as wide with probability 0\.0", check.text)
 
 
-def test_a_log_concave_posterior_is_searched_in_one_sum_more():
+def test_the_search_of_a_log_concave_posterior_takes_two_sums():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 3))
     y = (rng.random(60) < 1.0 / (1.0 + np.exp(-X @ [1.0, -1.0, 0.5]))).astype(float)
@@ -132,7 +132,7 @@ def test_a_log_concave_posterior_is_searched_in_one_sum_more():
         session = Session(Job(post, NETWORK))
         place = laplace(session)
         before = session.traffic.sums
-        lines = look(session, place)
+        lines = probe(session, place)
         assert lines.convex and not len(lines.starts)
         other_modes(session, place, lines)
     assert session.traffic.sums - before == 2
@@ -148,7 +148,7 @@ def log_normal(sd):
     )
 
 
-def test_a_standard_deviation_that_rests_on_few_draws_is_warned_of():
+def test_a_standard_deviation_from_few_draws_gives_a_warning():
     with pytest.warns(UserWarning, match="the standard deviation of scale rests on few of 4,000 draws"):
         run = accord.sample(log_normal(2.0), NETWORK, Importance(), draws=1000, seed=0)
     assert run.certificate.holds
@@ -156,7 +156,7 @@ def test_a_standard_deviation_that_rests_on_few_draws_is_warned_of():
         run.summary()
 
 
-def test_a_standard_deviation_that_rests_on_many_draws_is_not_warned_of():
+def test_a_standard_deviation_from_many_draws_gives_no_warning():
     # warnings are errors
     run = accord.sample(log_normal(0.4), NETWORK, Importance(), draws=1000, seed=0)
     run.summary()

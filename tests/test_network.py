@@ -1,4 +1,4 @@
-"""The network: who talks to whom, and every number derived from it."""
+"""The network: its edges, and every number derived from them."""
 
 import copy
 import pickle
@@ -37,7 +37,7 @@ every_network = pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWOR
 
 
 def eigenvalues_but_one(matrix, left_out):
-    """All eigenvalues in order but the one nearest `left_out`, by the dense solver."""
+    """All sorted eigenvalues except the one nearest `left_out`, by the dense solver."""
     values = np.linalg.eigvalsh(matrix)
     return np.delete(values, np.argmin(np.abs(values - left_out)))
 
@@ -126,7 +126,7 @@ def test_random_networks_follow_their_seed_and_their_parameters():
         (lambda: Network.ring(3).spanning_tree(-1), r"root must be a whole number in 0\.\.2, found -1"),
     ],
 )
-def test_bad_arguments_are_named_with_their_value(make, message):
+def test_invalid_arguments_are_named_with_their_value(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -168,7 +168,7 @@ def test_to_networkx_survives_labels_that_are_a_permutation_of_the_numbers():
         ([(0, 1)], TypeError, "found list"),
     ],
 )
-def test_from_networkx_refuses_what_is_no_network(graph, error, message):
+def test_from_networkx_refuses_invalid_graphs(graph, error, message):
     with pytest.raises(error, match=message):
         Network.from_networkx(graph)
 
@@ -222,14 +222,14 @@ def test_build_makes_each_network_by_name(name, num_agents, options, expected):
     ("name", "num_agents", "options", "message"),
     [
         ("rign", 5, {}, "unknown network 'rign', did you mean 'ring'"),
-        ("tree", 10, {"layers": 3}, r"tree\(3\) has 7 agents, but 10 are wanted"),
+        ("tree", 10, {"layers": 3}, r"tree\(3\) has 7 agents, but 10 are required"),
         ("ring", 5, {"rows": 3}, "network 'ring' has no option 'rows'"),
         ("ring", 5, {"n": 5}, "network 'ring' has no option 'n'"),
         ("regular", 8, {"degree": 3}, r"network 'regular' needs the options \['seed'\]"),
         ("ring", 0, {}, "num_agents must be a whole number >= 1, found 0"),
     ],
 )
-def test_build_names_what_is_wrong(name, num_agents, options, message):
+def test_build_names_the_error(name, num_agents, options, message):
     with pytest.raises(ValueError, match=message):
         Network.build(name, num_agents, **options)
 
@@ -306,7 +306,7 @@ def test_weights_are_symmetric_doubly_stochastic_and_on_the_edges(network, name)
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_agents_who_do_not_talk_keep_what_they_have(name):
+def test_agents_without_edges_keep_their_values(name):
     np.testing.assert_array_equal(Network.empty(3).mixing(name), np.eye(3))
     np.testing.assert_array_equal(Network.ring(1).mixing(name), [[1.0]])
 
@@ -329,7 +329,7 @@ def test_delta_outside_its_range_prints_the_bound(delta):
         Network.ring(4).weights("laplacian", delta=delta)
 
 
-def test_wrong_mixing_names_and_needless_deltas_are_refused():
+def test_unknown_mixing_names_and_inapplicable_deltas_are_refused():
     network = Network.ring(4)
     with pytest.raises(ValueError, match="unknown mixing 'max_degree', did you mean 'max-degree'"):
         network.weights("max_degree")
@@ -340,7 +340,7 @@ def test_wrong_mixing_names_and_needless_deltas_are_refused():
 
 
 @pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix, sp.coo_array], ids=["dense", "csr_matrix", "coo_array"])
-def test_a_matrix_of_your_own_comes_back(kind):
+def test_a_custom_matrix_is_returned(kind):
     W = np.array([[0.5, 0.3, 0.2], [0.3, 0.7, 0.0], [0.2, 0.0, 0.8]])
     np.testing.assert_allclose(Network.star(3).mixing(kind(W)), W, rtol=0, atol=1e-15)
 
@@ -353,7 +353,7 @@ def test_rounding_of_a_matrix_in_single_precision_is_removed():
     W = network.mixing(rounded)
     np.testing.assert_allclose(W, exact, rtol=0, atol=1e-6)
     np.testing.assert_allclose(W.sum(axis=1), 1, rtol=0, atol=1e-15)
-    # samplers hold a user's matrix in double precision: the same rounding passes there
+    # samplers keep a custom matrix in double precision, and accept the same rounding
     np.testing.assert_allclose(network.mixing(rounded.astype(float)), W, rtol=0, atol=1e-15)
 
 
@@ -372,7 +372,7 @@ def spoiled(change):
 
 def set_pair(i, j, value):
     def change(W):
-        # The diagonal makes up for it, so that only one condition is broken.
+        # The diagonal compensates, so that only one condition is violated.
         W[i, i] += W[i, j] - value
         W[j, j] += W[j, i] - value
         W[i, j] = W[j, i] = value
@@ -386,8 +386,8 @@ def set_pair(i, j, value):
         (np.eye(3), r"must have shape \(4, 4\), found \(3, 3\)"),
         (np.ones((4, 3)), r"must have shape \(4, 4\), found \(4, 3\)"),
         (np.ones(4), r"must have 2 axes, found shape \(4,\)"),
-        (np.eye(4, dtype=complex), "must hold real numbers, found dtype complex128"),
-        (None, "must hold real numbers, found dtype object"),
+        (np.eye(4, dtype=complex), "must contain real numbers, found dtype complex128"),
+        (None, "must contain real numbers, found dtype object"),
         (spoiled(lambda W: W.__setitem__((2, 1), np.nan)), r"must be finite, found W\[2, 1\] = nan"),
         (spoiled(lambda W: W.__setitem__((0, 3), -np.inf)), r"must be finite, found W\[0, 3\] = -inf"),
         (
@@ -395,17 +395,17 @@ def set_pair(i, j, value):
             r"must be symmetric, found W\[1, 2\] = 0\.25 and W\[2, 1\] = 0\.3333333333",
         ),
         (spoiled(lambda W: W.__setitem__((2, 2), 0.5)), r"must sum to 1, found 1\.166666667 in row 2"),
-        (spoiled(set_pair(0, 3, 0.125)), r"between agents that do not talk, found W\[0, 3\] = 0\.125"),
-        (spoiled(set_pair(0, 2, -2e-6)), r"between agents that do not talk, found W\[0, 2\] = -2e-06"),
+        (spoiled(set_pair(0, 3, 0.125)), r"between agents without an edge, found W\[0, 3\] = 0\.125"),
+        (spoiled(set_pair(0, 2, -2e-6)), r"between agents without an edge, found W\[0, 2\] = -2e-06"),
     ],
 )
-def test_each_broken_condition_on_your_matrix_is_named(matrix, message):
+def test_each_violated_condition_of_a_custom_matrix_is_named(matrix, message):
     with pytest.raises(ValueError, match=message):
         Network.path(4).weights(matrix)
 
 
-def test_largest_curvature_is_one_number_by_both_ways():
-    # above 500 rows it is found without dense matrices
+def test_both_computations_of_the_largest_curvature_agree():
+    # above 500 rows no dense matrix is used
     rng = np.random.default_rng(0)
     network = Network.ring(200)
     factor = rng.standard_normal((200, 3, 3))
@@ -424,7 +424,7 @@ def test_specks_off_the_edges_are_dropped():
 
 @pytest.mark.parametrize("n", [3, 4, 9, 10, 100_000, 100_001])
 def test_ring_spectrum_is_the_analytic_one(n):
-    # W has eigenvalues 1 - (4/3) sin^2(pi k / n), k = 0..n-1; written so, the tiny gap keeps its digits.
+    # W has eigenvalues 1 - (4/3) sin^2(pi k / n), k = 0..n-1. This form keeps the digits of a tiny gap.
     network = Network.ring(n)
     smallest, largest = 4 * np.sin(np.pi / n) ** 2, 4 * np.sin(np.pi * (n // 2) / n) ** 2
     np.testing.assert_allclose(network.laplacian_extremes(), (smallest, largest), rtol=1e-12)
@@ -462,13 +462,13 @@ def test_gap_of_a_bipartite_matrix_sees_the_negative_end():
     assert extreme_eigenvalues(W) == pytest.approx((-0.8, -0.8), rel=1e-14)
 
 
-def test_a_matrix_with_which_disagreement_grows_is_refused():
+def test_a_matrix_that_increases_disagreement_is_refused():
     # Moving away from the average: the eigenvalues are 1, 1.2 and 1.6.
     W = Network.path(3).mixing("laplacian", 0.2)
     W = np.eye(3) + (np.eye(3) - W)
     with pytest.raises(ValueError, match=r"must not let disagreement grow, found the eigenvalue 1\.6"):
         Network.path(3).weights(W)
-    # a bipartite network that hands everything to the neighbours swings for ever: eigenvalue -1
+    # a bipartite network without self weights oscillates: eigenvalue -1
     with pytest.raises(ValueError, match=r"must not let disagreement grow, found the eigenvalue -1"):
         Network.path(2).weights(np.array([[0.0, 1.0], [1.0, 0.0]]))
 
@@ -484,7 +484,7 @@ def path_eigenvalue(n, k):
         (Network.path(5000), (path_eigenvalue(5000, 1), path_eigenvalue(5000, 4999))),
         (Network.star(3000), (1, 3000)),
         (Network.grid(30, 50), (path_eigenvalue(50, 1), path_eigenvalue(30, 29) + path_eigenvalue(50, 49))),
-        # Thin enough that plain Lanczos gives up and the factors are used.
+        # Thin enough that plain Lanczos fails and the factorisation is used.
         (Network.grid(3, 3000), (path_eigenvalue(3000, 1), path_eigenvalue(3, 2) + path_eigenvalue(3000, 2999))),
     ],
     ids=["path", "star", "grid", "thin grid"],
@@ -550,7 +550,7 @@ def test_spanning_tree_is_breadth_first():
 
 
 @pytest.mark.parametrize("root", [0, 7])
-def test_spanning_tree_uses_edges_and_shortest_ways(root):
+def test_spanning_tree_uses_edges_and_shortest_paths(root):
     network = NETWORKS["random"]
     parents = network.spanning_tree(root)
     distances = nx.single_source_shortest_path_length(network.to_networkx(), root)
@@ -615,7 +615,7 @@ def test_aggregation_sums_over_a_spanning_tree(name):
     assert found.height == max(depth.values())
     # every edge of the tree carries a sum up and a total down
     assert found.sums_sent.sum() == 2 * (n - 1)
-    # and every agent's letter travels its depth up, and another one down again
+    # and every agent's message travels its depth up, and another one down
     assert found.letters_sent.sum() == 2 * sum(depth.values())
     if name in ("path", "odd-path", "tree"):
         assert found.height == nx.radius(net.to_networkx())
@@ -624,7 +624,7 @@ def test_aggregation_sums_over_a_spanning_tree(name):
 
 
 def test_aggregation_by_hand():
-    # 0 - 1 - 2 - 3 - 4, root 2: the ends send one sum up; 1 and 3 send one up and one down, the root two down
+    # 0 - 1 - 2 - 3 - 4, root 2: the ends send one sum up, 1 and 3 send one up and one down, the root two down
     found = Network.path(5).aggregation
     assert (found.root, found.height) == (2, 2)
     np.testing.assert_array_equal(found.sums_sent, [1, 2, 2, 2, 1])

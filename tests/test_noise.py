@@ -1,4 +1,4 @@
-"""The randomness: standard normal, independent across every counter, drawable alone."""
+"""Random numbers are standard normal, independent across counters and reproducible in any slice."""
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def test_normals_are_standard():
 
 def test_normals_are_the_quantiles_of_their_words():
     words = np.random.default_rng(0).integers(0, 2**32, 1000, dtype=np.uint32)
-    # the upper 24 bits, in the middle of their interval, from 0 to 1
+    # midpoints of the intervals of the upper 24 bits
     signed = words.view(np.int32) >> 8
     expected = scipy.stats.norm.ppf((signed + 0.5 + 2.0**23) / 2.0**24)
     with jax.enable_x64(True):
@@ -51,7 +51,7 @@ def test_normals_are_the_quantiles_of_their_words():
         np.testing.assert_allclose(half, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_paired_halves_come_apart_again():
+def test_parted_inverts_paired():
     words = bits(seed_words(3), 2, jnp.uint32(5), Stream.NORMAL, jnp.arange(4, dtype=jnp.uint32), 5)
     for dtype in (jnp.float32, jnp.float64):
         with jax.enable_x64(dtype == jnp.float64):
@@ -61,8 +61,8 @@ def test_paired_halves_come_apart_again():
                 np.testing.assert_array_equal(half, again)
 
 
-def test_disguised_words_are_revealed_whatever_number_they_look_like():
-    # among them infinities, numbers below the least, and what is no number, with a payload
+def test_revealed_inverts_disguised():
+    # including bits of infinities, subnormal numbers and NaN with a payload
     words = jnp.array([[0, 1, 0x7F800000, 0x7F800001, 0x7FC00123, 0xFFFFFFFF, 0x80000000, 0x00012345]], jnp.uint32)
 
     @jax.jit
@@ -98,7 +98,7 @@ def test_counters_do_not_share_numbers(what):
         "index": base[:, ::-1],
     }[what]
     correlation = np.corrcoef(base.ravel(), other.ravel())[0, 1]
-    # pairs count twice where both sides hold the same numbers in another order
+    # a reversal of the same numbers counts pairs twice
     assert abs(correlation) < 5 * np.sqrt(2.0 / base.size)
 
 
@@ -109,7 +109,7 @@ def test_any_slice_can_be_drawn_alone():
 
 
 def test_words_are_threefry_at_their_counters():
-    # jax's own block cipher, called pair by pair
+    # JAX's block cipher, pair by pair
     first, second = bits(seed_words(SEED), 2, jnp.uint32(9), Stream.BATCH, jnp.array([3, 5], jnp.uint32), 4)
     for chain in range(2):
         key = threefry_2x32(seed_words(SEED), jnp.array([chain, 0], jnp.uint32))
@@ -121,7 +121,7 @@ def test_words_are_threefry_at_their_counters():
                 assert (int(first[place]), int(second[place])) == tuple(map(int, expected))
 
 
-def test_common_noise_is_no_agents_own():
+def test_common_noise_differs_from_every_agents_noise():
     common = draw([EVERY_AGENT], 4, 3)
     own = draw(np.arange(2000), 4, 3)
     assert not np.isin(common, own).any()
@@ -133,7 +133,7 @@ def test_bad_seeds():
             seed_words(seed)
 
 
-# Of Random123, the authors' library: key, counter and block.
+# Key, counter and block of test vectors from Random123, the authors' library.
 KNOWN = [
     ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
     ((0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0x1CB996FC, 0xBB002BE7)),
@@ -142,7 +142,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize("shape", [(3,), (1, 40), (3, 2, 5)])
-def test_blocks_are_those_of_threefry_in_every_shape(shape):
+def test_blocks_are_threefry_in_every_shape(shape):
     for key, counter, block in KNOWN:
         found = _block([jnp.uint32(word) for word in key], [jnp.uint32(word) for word in counter], shape)
         for word, expected in zip(found, block, strict=True):
@@ -155,7 +155,7 @@ def test_blocks_are_those_of_threefry_in_every_shape(shape):
 
 @pytest.mark.parametrize("chains", [2, 40])
 def test_noise_is_the_same_in_one_program_and_in_several(chains):
-    # of many chains and few numbers it lies across the chains within a program, and not beyond it
+    # many chains with few numbers have a column-major layout within a program
     post, net = accord.models.gaussian(np.zeros((3, 3)), np.stack([np.eye(3)] * 3)), accord.Network.ring(3)
     bound = accord.samplers.DESGLD(0.1, noise="common").bind(post, net)
     engine = LocalEngine(post, net, bound, chains=chains, seed=SEED, keep=np.arange(3))

@@ -1,4 +1,4 @@
-"""NumPyro models over sites: their parts against NumPyro's own densities, and what does not split."""
+"""NumPyro models over sites: parts against NumPyro's own densities, and errors of models that do not split."""
 
 import json
 
@@ -25,7 +25,7 @@ def as_users_have_it():
 
 
 def unconstrained(post, x):
-    """A position as NumPyro has it: a dict of unconstrained numbers."""
+    """A position in the form of NumPyro: a dict of unconstrained numbers."""
     leaves, start = [], 0
     for shape in post.parameters.shapes:
         stop = start + int(np.prod(shape, dtype=int))
@@ -35,7 +35,7 @@ def unconstrained(post, x):
 
 
 def small(book, rows):
-    """The same model of fewer rows, dealt out to sites of unequal numbers of them."""
+    """The model with fewer rows, split over sites of unequal size."""
     pooled = {name: value[:rows] for name, value in book.pooled.items()}
     parts = np.split(np.arange(rows), [3, rows // 2])
     return book.model, pooled, [{name: value[part] for name, value in pooled.items()} for part in parts]
@@ -56,7 +56,7 @@ def test_the_density_is_numpyros_own(make):
 
 
 def slopes(y, x, ward, wards, u, shrink=2.0):
-    """Two latents a ward, a covariate of wards, a constant, and what is observed without a plate."""
+    """Two latents a ward, a covariate of wards, a constant, and an observed site without a plate."""
     mean = numpyro.sample("mean", dist.Normal(0, 3).expand([2]).to_event(1))
     scale = numpyro.sample("scale", dist.HalfNormal(shrink))
     shares = numpyro.sample("shares", dist.Dirichlet(jnp.ones(2)))
@@ -91,12 +91,12 @@ def test_latents_of_groups_are_integrated_out_of_numpyros_density():
         x = post.init + 0.2
         params = post.unravel(x)
         prior, _ = log_density(slopes, (), {**pooled}, {**params, "b": jnp.zeros((6, 2))})
-        # given the parameters all is normal: the exact marginal law of the rows
+        # the exact normal marginal of the rows given the parameters
         same = pooled["ward"][:, None] == pooled["ward"]
         cov = 0.25 * np.eye(len(same)) + same * params["scale"] ** 2 * (1.0 + np.outer(pooled["x"], pooled["x"]))
         mean = params["mean"][0] + pooled["u"][pooled["ward"]] * params["shares"][0] + params["mean"][1] * pooled["x"]
         marginal = jax.scipy.stats.multivariate_normal.logpdf(pooled["y"], mean, cov)
-        # what NumPyro has of the parameters alone
+        # NumPyro's log prior of the parameters
         zero = jnp.zeros(2)
         effects = jnp.sum(dist.Normal(params["mean"], params["scale"]).log_prob(jnp.zeros((6, 2))))
         rows = dist.Normal(pooled["u"][pooled["ward"]] * params["shares"][0], 0.5).log_prob(pooled["y"]).sum()
@@ -110,11 +110,11 @@ def test_latents_of_rows_stay_at_the_rows():
     book = textbook.glmm_poisson()
     post = accord.from_numpyro(book.model, book.shards, local="rows")
     assert post.extent == (8, 8) and post.dim == 5
-    with pytest.raises(ValueError, match=r"e is a latent of every row: it stays at its site with local='rows'"):
+    with pytest.raises(ValueError, match=r"e has one latent for each row: set local='rows' to keep it at its site"):
         accord.from_numpyro(book.model, book.shards)
 
 
-def test_a_model_travels_without_anybodys_rows():
+def test_a_pickled_model_has_no_rows():
     canary = 31415.926535
     shards = [{"y": np.full(3, canary + k), "x": np.full((3, 2), canary - k)} for k in range(3)]
 
@@ -130,19 +130,19 @@ def test_a_model_travels_without_anybodys_rows():
 
 
 @pytest.mark.long
-def test_shards_that_are_read_elsewhere_need_an_example():
+def test_remote_shards_need_an_example():
     shards = [wards(0, [3, 2]), wards(1, [2, 5])]
     given = accord.from_numpyro(slopes, shards, local="ward")
     example = wards(5, [1, 2, 1])
     read = accord.from_numpyro(slopes, [lambda s=s: s for s in shards], local="ward", example=example)
     assert not read.is_read and "not read" in repr(read)
     np.testing.assert_allclose(read.gradients(given.init), given.gradients(given.init), rtol=1e-9)
-    with pytest.raises(ValueError, match="example must be given"):
+    with pytest.raises(ValueError, match="shards that are functions or files need example"):
         accord.from_numpyro(slopes, [lambda s=s: s for s in shards], local="ward")
 
 
 def one_level(**changes):
-    """A model that does not split, as changes say, of two sites."""
+    """The posterior of a model with two sites, after `changes` to the model."""
 
     def model(y, extra=None):
         a = numpyro.sample("a", changes.get("prior", dist.Normal(0, 1)))
@@ -172,9 +172,9 @@ def of_all_sites(y, ward, wards):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"prior": dist.Bernoulli(0.5)}, "a is discrete: sum it out"),
+        ({"prior": dist.Bernoulli(0.5)}, "a is discrete: marginalise it"),
         ({"subsample": 2}, "plate 'rows' is subsampled"),
         ({"more": lambda a, y, e: numpyro.param("w", 1.0)}, "w is a numpyro.param"),
         ({"more": lambda a, y, e: numpyro.factor("f", -(a**2))}, "f is observed outside of plate 'rows'"),
@@ -188,19 +188,19 @@ def of_all_sites(y, ward, wards):
         ),
         (
             {"more": lambda a, y, e: numpyro.sample("b", dist.Normal(0, y.std()))},
-            "prior fails on one row of made-up data",
+            "fails on one row of artificial data, so its prior",
         ),
-        ({"extra": [np.ones(5), np.zeros(5)]}, "argument extra is of rows, of groups, or the same at every site"),
+        ({"extra": [np.ones(5), np.zeros(5)]}, "argument extra differs between sites, with shapes .* no axis of rows"),
         ({"options": {"local": "ward"}}, r"no plate 'ward' at site 0; its plates are \['rows'\]"),
-        ({"options": {"init": {"c": 1.0}}}, r"init is of 'c', and the latents of the model are \['a'\]"),
+        ({"options": {"init": {"c": 1.0}}}, r"init has 'c'; the latents of the model are \['a'\]"),
     ],
 )
-def test_what_does_not_split_is_refused(changes, said):
-    with pytest.raises(ValueError, match=said):
+def test_models_that_do_not_split_raise(changes, message):
+    with pytest.raises(ValueError, match=message):
         one_level(**changes)
 
 
-def test_a_factor_of_rows_is_a_term_of_them():
+def test_a_factor_of_rows_is_a_likelihood_term():
     def model(y):
         a = numpyro.sample("a", dist.Normal(0, 1))
         with numpyro.plate("rows", len(y)):
@@ -224,13 +224,13 @@ def late_reaction(y, late, ward, wards):
     mu = numpyro.sample("mu", dist.Normal(0, 10))
     with numpyro.plate("ward", wards):
         level = numpyro.sample("level", dist.Normal(mu, 3.0))
-    # the later rows say nothing of levels below 2
+    # the later rows do not depend on levels below 2
     mean = jnp.where(late > 0, jnp.maximum(level[ward] - 2.0, 0.0), level[ward])
     numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
 
 @pytest.mark.long
-def test_rows_that_react_to_their_latent_far_away_only_are_given_their_group():
+def test_groups_are_found_for_rows_that_react_far_from_the_start_only():
     ward = np.repeat(np.arange(3), 4)
     rows = {"y": np.full(12, 9.0), "late": np.tile([0.0, 1.0], 6), "ward": ward, "wards": 3}
     post = accord.from_numpyro(late_reaction, [rows], local="ward")
@@ -246,15 +246,15 @@ def test_rows_that_react_to_their_latent_far_away_only_are_given_their_group():
         accord.from_numpyro(never, [rows], local="ward")
 
 
-# --- textbook models whole ---
+# --- textbook models ---
 
 NUTS = json.loads((textbook.DATA / "nuts.json").read_text())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", textbook.TEXTBOOKS)
-def test_textbook_models_over_sites_are_those_of_pooled_nuts(make):
-    """Means within .03 sds and sds within 2%, of parameters and of latents that stayed at their sites."""
+def test_textbook_models_match_pooled_nuts(make):
+    """Means within 0.03 sds and sds within 2%, for parameters and local latents."""
     book = make()
     post = accord.from_numpyro(book.model, book.shards, local=book.local)
     run = accord.sample(post, accord.Network.complete(post.num_agents), draws=5000)
@@ -269,7 +269,7 @@ def test_textbook_models_over_sites_are_those_of_pooled_nuts(make):
         found[name] = np.concatenate([own[name].reshape(20_000, -1) for own in local.values()], axis=1)
     for name, expected in NUTS[make.__name__].items():
         mean, sd, effective = (np.atleast_1d(expected[key]) for key in ("mean", "sd", "effective"))
-        # both have Monte Carlo error, which the largest of many shows
+        # the largest of many differences has Monte Carlo error of both runs
         error = 1.0 / np.sqrt(effective) + 1.0 / np.sqrt(run.points.effective)
         off = np.abs(found[name].mean(axis=0) - mean) / sd
         print(make.__name__, name, "mean off", off.max(), "sd ratio", (found[name].std(axis=0) / sd).round(3))
@@ -294,7 +294,7 @@ def test_the_evidence_of_a_numpyro_model_is_normalised():
 
 @pytest.mark.parametrize("number", ["trials", "df"])
 @pytest.mark.long
-def test_a_number_may_be_as_large_as_the_rows_are_many(number):
+def test_an_integer_may_equal_the_number_of_rows(number):
     def counted(y, trials):
         p = numpyro.sample("p", dist.Beta(1, 1))
         with numpyro.plate("rows", len(y)):
@@ -313,7 +313,7 @@ def test_a_number_may_be_as_large_as_the_rows_are_many(number):
     np.testing.assert_allclose(terms, [exact, exact], rtol=1e-6)
 
 
-def test_a_number_that_sets_the_rows_is_their_count():
+def test_an_integer_that_sets_the_number_of_rows_is_detected():
     def model(n, y):
         a = numpyro.sample("a", dist.Normal(0, 1))
         with numpyro.plate("rows", n):
@@ -328,7 +328,7 @@ def log_likelihood_at(potential, shard, x):
 
 
 def binned(lo, hi, n):
-    """Counts in bins of a log-normal, whose log of a difference of cdfs is -inf away from the data."""
+    """Counts in bins of a log-normal. The log of a difference of cdfs is -inf away from the data."""
     mu, s = numpyro.sample("mu", dist.Normal(5.5, 2)), numpyro.sample("s", dist.HalfNormal(2))
     with numpyro.plate("rows", len(n)):
         below = [dist.Normal(0, 1).cdf((jnp.log(edge) - mu) / s) for edge in (lo, hi)]
@@ -358,7 +358,7 @@ def test_a_density_of_zero_away_from_the_data_is_no_error(init):
     np.testing.assert_allclose(run.points.sd, sd, rtol=0.06)
 
 
-def test_a_density_that_is_nowhere_a_number_is_named():
+def test_a_density_that_is_nan_everywhere_raises():
     def model(y):
         scale = numpyro.sample("scale", dist.HalfNormal(1.0))
         with numpyro.plate("rows", len(y)):
@@ -378,7 +378,7 @@ def test_masked_nan_is_named_by_its_argument():
     x = np.linspace(0.0, 1.0, 8)
     holed = np.where(np.arange(8) == 5, np.nan, x)
     with pytest.raises(
-        ValueError, match=r"argument y of shard 1 holds NaN, first at index \[5\]: give the mask as an arg"
+        ValueError, match=r"argument y of shard 1 holds NaN, first at index \[5\]: pass the mask as an arg"
     ):
         accord.from_numpyro(model, [{"x": x, "y": x}, {"x": x, "y": holed}])
     with pytest.raises(ValueError, match=r"argument x of shard 0 holds NaN, first at index \[5\]"):
@@ -392,7 +392,7 @@ def test_infinity_in_rows_is_named_by_its_argument():
             numpyro.factor("f", -slope * jnp.exp(-x))
 
     with pytest.raises(
-        ValueError, match=r"argument x of shard 1 holds NaN or infinity, first at index \[2\]: give finite"
+        ValueError, match=r"argument x of shard 1 holds NaN or infinity, first at index \[2\]: replace it by finite"
     ):
         accord.from_numpyro(model, [{"x": np.zeros(3)}, {"x": np.array([0.0, 1.0, np.inf])}])
 

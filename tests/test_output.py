@@ -1,4 +1,4 @@
-"""Nothing lost, nothing overwritten: full disks, files of others, draws that no memory holds, files that are torn."""
+"""Output files: full disks, foreign files, untrusted and damaged files, and runs that exceed memory."""
 
 import dataclasses
 import errno
@@ -62,7 +62,7 @@ def run_of(draws):
     return accord.Run(average, np.arange(2), kept, statistics, ("x[a]", "x[b]", "x[c]"), (("x", (3,)),), traffic, 1.0)
 
 
-# --- files that are whole or not there ---
+# --- atomic files ---
 
 
 FULL = """
@@ -81,13 +81,13 @@ print(run.average.shape)
 
 
 @pytest.mark.long
-def test_a_disk_that_is_full_loses_nothing_and_ends_no_process(tmp_path):
+def test_a_full_disk_keeps_the_old_file_and_the_process(tmp_path):
     path = tmp_path / "run.nc"
     run_of(10).save(path)
     before = path.read_bytes()
     script = FULL.format(tests=str(Path(__file__).parent), path=str(path))
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    # HDF5, left with a file that it cannot close, ends the process when that ends
+    # HDF5 would abort the process at exit if it could not close a file
     assert (found.returncode, found.stdout.splitlines()) == (
         0,
         [f"[Errno {errno.EFBIG}] could not be written: File too large: '{path}'", "(2, 20000, 3)"],
@@ -108,14 +108,14 @@ def test_a_small_disk_that_is_full(tmp_path):
         with pytest.raises(OSError, match=f"could not be written: No space left on device: '{disk}/run.nc'"):
             run_of(20_000).save(disk / "run.nc")
         assert (disk / "run.nc").read_bytes() == before and len(list(disk.iterdir())) == 1
-        # there is room again
+        # a smaller file fits
         run_of(20).save(disk / "run.nc")
         assert accord.Run.load(disk / "run.nc").average.shape == (2, 20, 3)
     finally:
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_whole_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_a_file_is_on_disk_before_it_is_renamed(tmp_path, monkeypatch):
     path, events = tmp_path / "file", []
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(atomic.os, "fsync", lambda file: (events.append("fsync"), fsync(file)))
@@ -145,22 +145,22 @@ def without(name, attribute=None):
 
 BROKEN = {
     "nothing": (Path.unlink, FileNotFoundError, "there is no file"),
-    "torn": (torn, ValueError, "is not a whole netCDF file"),
-    "text": (lambda path: path.write_text("hello"), ValueError, "is not a whole netCDF file"),
-    "empty": (lambda path: path.write_bytes(b""), ValueError, "is not a whole netCDF file"),
-    "folder": (lambda path: (path.unlink(), path.mkdir()), ValueError, "is not a whole netCDF file"),
+    "torn": (torn, ValueError, "is not a complete netCDF file"),
+    "text": (lambda path: path.write_text("hello"), ValueError, "is not a complete netCDF file"),
+    "empty": (lambda path: path.write_bytes(b""), ValueError, "is not a complete netCDF file"),
+    "folder": (lambda path: (path.unlink(), path.mkdir()), ValueError, "is not a complete netCDF file"),
     "another's": (without("theirs", "format"), ValueError, "is not a run written by accord"),
-    "no draws": (without("average"), ValueError, "is not a whole run of accord"),
-    "no traffic": (without("traffic"), ValueError, "is not a whole run of accord"),
-    "settings": (without("{", "settings"), ValueError, "is not a whole run of accord"),
-    "certificate": (without("[1]", "certificate"), ValueError, "is not a whole run of accord"),
-    "rounds": (without("many", "rounds"), ValueError, "is not a whole run of accord"),
+    "no draws": (without("average"), ValueError, "is not a complete accord run"),
+    "no traffic": (without("traffic"), ValueError, "is not a complete accord run"),
+    "settings": (without("{", "settings"), ValueError, "is not a complete accord run"),
+    "certificate": (without("[1]", "certificate"), ValueError, "is not a complete accord run"),
+    "rounds": (without("many", "rounds"), ValueError, "is not a complete accord run"),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
 @pytest.mark.long_from(5)
-def test_a_file_that_is_no_run_is_named(tmp_path, name):
+def test_errors_of_files_that_are_no_runs_name_the_file(tmp_path, name):
     spoil, error, message = BROKEN[name]
     path = tmp_path / "run.nc"
     run_of(10).save(path)
@@ -171,11 +171,11 @@ def test_a_file_that_is_no_run_is_named(tmp_path, name):
     assert type(caught.value) is error and str(path) in str(caught.value) and message in str(caught.value)
 
 
-# --- files from strangers ---
+# --- untrusted files ---
 
 
 def linked(make):
-    """Replace the draws by a link that `make` makes."""
+    """Replace the draws by a link from `make`."""
 
     def take(path):
         other = path.with_name("other.nc")
@@ -188,7 +188,7 @@ def linked(make):
 
 
 def replaced(name, **how):
-    """An array anew, otherwise stored."""
+    """Replace an array by one with other storage."""
 
     def take(path):
         with h5py.File(path, "a") as file:
@@ -231,7 +231,7 @@ def within(change):
 
 
 def bomb(file):
-    """Draws that are declared and stored nowhere."""
+    """Draws that are declared but not stored."""
     del file["average"]
     group = file.create_group("average")
     for name, size in (("chain", 2), ("draw", 1_000_000), ("x_dim_0", 3)):
@@ -242,12 +242,12 @@ def bomb(file):
 
 
 def many_texts(file):
-    """Names that all are one text of a hundred thousand letters."""
+    """Names that all refer to one text of a hundred thousand letters."""
     del file["average/x_dim_0"]
     names = file["average"].create_dataset("x_dim_0", (300,), h5py.string_dtype())
     names[0] = "a" * 100_000
     names.make_scale("x_dim_0")
-    # each text is a place in the file: all of them are the first
+    # a text is an address in the file: all addresses become the first
     own = names.id.get_offset()
     file.flush()
     with Path(file.filename).open("r+b") as stream:
@@ -265,19 +265,19 @@ def put(name, value):
 
 
 def scaled(file):
-    """A statistic of chains alone."""
+    """A statistic with an axis of chains only."""
     file["sample_stats"].create_dataset("more", data=np.zeros(2)).dims[0].attach_scale(file["sample_stats/chain"])
 
 
 def shared_text(path):
-    """Attributes of forty groups whose references lead to one long text, which the file holds once."""
+    """Attributes of forty groups that refer to one long text, stored once."""
     with h5py.File(path, "a") as file:
         for k in range(40):
             file.create_group(f"more{k}").attrs["text"] = ("x" * 60_001) if k == 0 else ("y" * 977)
     content = path.read_bytes()
 
     def references(length, letter):
-        # 4 bytes of length and 12 of an address; the heap has the length before the text too
+        # 4 bytes of length and 12 of an address. The heap also has the length before the text.
         starts = [found.start() for found in re.finditer(re.escape(struct.pack("<I", length)), content)]
         return [at for at in starts if content[at + 8 : at + 12] != 4 * letter]
 
@@ -317,8 +317,8 @@ ATTACKS = {
     "soft link": (linked(lambda other: h5py.SoftLink("/posterior")), "'/average' is a link"),
     "soft link to nothing": (linked(lambda other: h5py.SoftLink("/nowhere")), "'/average' is a link"),
     "link in a group": (put("average/y", lambda file: h5py.SoftLink("/average/x")), "'/average/y' is a link"),
-    "virtual": (virtual, "'/average/x' keeps its values in another file"),
-    "external storage": (replaced("average/x", external=raw), "'/average/x' keeps its values in another file"),
+    "virtual": (virtual, "'/average/x' stores its values in another file"),
+    "external storage": (replaced("average/x", external=raw), "'/average/x' stores its values in another file"),
     "root in itself": (put("more", lambda file: file["/"]), "'/more' is a second name"),
     "cycle": (put("average/up", lambda file: file["average"]), "'/average/up' is a second"),
     "root in a group": (put("average/up", lambda file: file["/"]), "'/average/up' is a second"),
@@ -326,11 +326,11 @@ ATTACKS = {
     "groups in groups": (within(lambda file: file["average"].create_group("g")), "'/average/g' is neither"),
     "type": (put("kind", lambda file: np.dtype("f8")), "'/kind' is neither"),
     "compressed": (replaced("average/x", compression="gzip", chunks=True), "'/average/x' is compressed"),
-    "references": (replaced("average/x", dtype=h5py.ref_dtype), "'/average/x' holds neither numbers"),
-    "regions": (replaced("average/x", dtype=h5py.regionref_dtype), "'/average/x' holds neither numbers"),
-    "lists": (replaced("average/x", dtype=h5py.vlen_dtype("f8")), "'/average/x' holds neither numbers"),
-    "texts": (replaced("average/x", dtype=h5py.string_dtype()), "'/average/x' holds neither numbers"),
-    "compounds": (replaced("average/x", dtype=[("a", "f8")]), "'/average/x' holds neither numbers"),
+    "references": (replaced("average/x", dtype=h5py.ref_dtype), "'/average/x' contains neither numbers"),
+    "regions": (replaced("average/x", dtype=h5py.regionref_dtype), "'/average/x' contains neither numbers"),
+    "lists": (replaced("average/x", dtype=h5py.vlen_dtype("f8")), "'/average/x' contains neither numbers"),
+    "texts": (replaced("average/x", dtype=h5py.string_dtype()), "'/average/x' contains neither numbers"),
+    "compounds": (replaced("average/x", dtype=[("a", "f8")]), "'/average/x' contains neither numbers"),
     "bomb": (within(bomb), "take more than 2 times its"),
     "texts of attributes": (shared_text, "take more than 2 times its"),
     "chunks that are not there": (
@@ -349,24 +349,24 @@ ATTACKS = {
     "deep model": (attribute("model_info", '{"a":' * 100_000), "nested too deeply"),
     "long settings": (attribute("settings", json.dumps({"a": "b" * 34_000_000})), "longer than 33,554,432"),
     "numbers for settings": (attribute("settings", 3.0), "attribute settings is missing, no text"),
-    "list for settings": (attribute("settings", "[1]"), "attribute settings holds no dict"),
+    "list for settings": (attribute("settings", "[1]"), "attribute settings is no dict"),
     "no names": (within(lambda file: file.attrs.__delitem__("names")), "attribute names is missing"),
-    "other names": (attribute("names", '["a", "b"]'), "its draws are of shape (2, 10, 3)"),
+    "other names": (attribute("names", '["a", "b"]'), "its draws have shape (2, 10, 3)"),
     "numbers for names": (attribute("names", "[1, 2, 3]"), "names are no texts"),
     "no rounds": (within(lambda file: file.attrs.__delitem__("rounds")), "'rounds'"),
     "no model": (attribute("model_info", "{}"), "'edges'"),
     "a list for a model": (attribute("model_info", json.dumps({**ASKED, "model": ["a"]})), "a text is of type list"),
     "a network of others": (
         attribute("model_info", json.dumps({**ASKED, "edges": [[0, 9]]})),
-        "its network joins others",
+        "its network has edges to other agents",
     ),
     "sites that are numbers": (settings(sites=[1, 2]), "setting sites"),
     "too few sites": (settings(sites=["north"]), "setting sites has no name for each agent"),
     "sds that are texts": (settings(sds={"age": "x"}), "setting sds"),
     "rounds without end": (attribute("rounds", np.inf), "cannot convert float infinity"),
-    "a certificate of texts": (checks(["draws", 1.0, 1.0, "no", "fine"]), "its certificate holds something else"),
-    "a certificate without checks": (checks(), "its certificate has no check"),
-    "agents": (within(lambda file: file.attrs.__setitem__("agents", "[7, 7]")), "kept agents are not different ones"),
+    "a certificate of texts": (checks(["draws", 1.0, 1.0, "no", "fine"]), "its certificate contains something other"),
+    "a certificate without checks": (checks(), "its certificate has no checks"),
+    "agents": (within(lambda file: file.attrs.__setitem__("agents", "[7, 7]")), "kept agents are not distinct numbers"),
     "statistics": (within(scaled), "statistic 'more'"),
     "traffic": (within(lambda file: file.__delitem__("traffic/bytes_sent")), "bytes_sent"),
 }
@@ -374,7 +374,7 @@ ATTACKS = {
 
 @pytest.mark.parametrize("name", ATTACKS)
 @pytest.mark.long_from(8)
-def test_files_from_strangers_are_refused_by_name(tmp_path, name):
+def test_untrusted_files_are_refused_with_a_reason(tmp_path, name):
     spoil, message = ATTACKS[name]
     path = tmp_path / "run.nc"
     run_of(10).save(path)
@@ -386,7 +386,7 @@ def test_files_from_strangers_are_refused_by_name(tmp_path, name):
 
 
 def test_only_finite_draws_are_certified(tmp_path):
-    """Whoever changes draws can write their digest as well."""
+    """The digest does not help: an attacker who changes draws can write a matching digest."""
     path, run = tmp_path / "run.nc", dataclasses.replace(run_of(10), certificate=CERTIFIED)
     run.save(path)
     assert accord.Run.load(path).certificate.holds
@@ -394,9 +394,9 @@ def test_only_finite_draws_are_certified(tmp_path):
         draws = getattr(run, name).copy()
         draws[0, 0] = np.nan
         dataclasses.replace(run, **{name: draws}).save(path)
-        with pytest.raises(ValueError, match=r"its certificate holds, and \d numbers of its draws.* are not finite"):
+        with pytest.raises(ValueError, match=r"it is certified, but \d numbers of its draws.* are not finite"):
             accord.Run.load(path)
-    # what is not certified may be anything
+    # draws without a certificate may be infinite
     dataclasses.replace(run, average=draws[:, :, 0], certificate=None).save(path)
     assert np.isnan(accord.Run.load(path).average[0, 0]).all()
 
@@ -417,7 +417,7 @@ CHANGED = {
 
 @pytest.mark.parametrize("name", CHANGED)
 @pytest.mark.long_from(5)
-def test_changes_since_a_run_was_saved_are_noticed(tmp_path, name):
+def test_changes_since_a_run_was_saved_are_detected(tmp_path, name):
     path = tmp_path / "run.nc"
     dataclasses.replace(run_of(10), certificate=CERTIFIED).save(path)
     CHANGED[name](path)
@@ -436,7 +436,7 @@ def test_files_without_a_digest_load_with_a_warning(tmp_path):
         accord.Run.load(tmp_path / "own.nc")
 
 
-# --- tables from strangers ---
+# --- untrusted names in tables ---
 
 
 def test_no_cell_of_a_table_is_a_formula(folder):
@@ -449,13 +449,13 @@ def test_no_cell_of_a_table_is_a_formula(folder):
     table = pd.read_csv(io.StringIO(text), index_col="parameter", keep_default_na=False)
     assert table.index.tolist() == [*(f"'{name}" for name in names[:5]), "'\nd", "plain\n=1", "e=f"]
     assert set(table["worst agent"]) <= {"'=north", "'-1"}
-    # numbers stay numbers, whatever their sign
+    # negative numbers stay numbers
     np.testing.assert_allclose(table["average mean"], average.mean(axis=(0, 1)), rtol=1e-4)
     assert (table["average mean"] < 0).all()
 
 
 @pytest.mark.parametrize("place", ["nowhere/run.nc", "folder"])
-def test_a_run_that_cannot_be_saved_names_its_place(tmp_path, place):
+def test_the_error_of_save_names_the_path(tmp_path, place):
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match=f"could not be written: .*: '{tmp_path / place}'"):
         run_of(3).save(tmp_path / place)
@@ -463,26 +463,26 @@ def test_a_run_that_cannot_be_saved_names_its_place(tmp_path, place):
 
 
 @pytest.mark.parametrize("content", ["[]", "3", "{", '"text"'])
-def test_a_checkpoint_folder_of_somebody_else_is_named(tmp_path, content):
+def test_a_foreign_checkpoint_folder_is_named(tmp_path, content):
     path = tmp_path / "run.json"
     path.write_text(content)
-    with pytest.raises(ValueError, match=f"{path} is not what accord wrote"):
+    with pytest.raises(ValueError, match=f"{path} was not written by accord"):
         claim(tmp_path, {"seed": "1"})
     assert path.read_text() == content
 
 
-def test_a_checkpoint_of_somebody_else_is_left_out_by_name(tmp_path):
+def test_a_foreign_checkpoint_is_skipped_with_a_warning(tmp_path):
     import hashlib
 
     store = CheckpointStore(tmp_path / "kept", "tag")
     store.write(1, {"x": np.ones(3)})
     theirs = tmp_path / "kept" / "round-000000000002.npz"
     theirs.write_bytes(b"whole" + hashlib.sha256(b"whole").digest())
-    with pytest.warns(UserWarning, match=f"{theirs} is not what accord writes; it is left out"):
+    with pytest.warns(UserWarning, match=f"{theirs} was not written by accord and is skipped"):
         assert store.rounds() == [1]
 
 
-# --- files of others ---
+# --- foreign files ---
 
 JOB = """
 [data]
@@ -504,7 +504,7 @@ output = "out"
 """
 
 
-TORN = "run.nc, without the record of its run, as where the writing of the files was cut short"
+TORN = "run.nc without the record of its run, as after an interrupted write"
 
 
 @pytest.fixture
@@ -525,12 +525,12 @@ def start(folder, draws=20, more=""):
 
 @pytest.mark.parametrize("name", ["run.nc", "summary.csv", "config.toml"])
 @pytest.mark.parametrize("more", ["", 'checkpoint = "kept"'])
-def test_a_file_of_somebody_else_is_not_overwritten(folder, name, more):
+def test_a_foreign_file_is_not_overwritten(folder, name, more):
     theirs = folder / "out" / name
     theirs.parent.mkdir()
     theirs.write_text("my notes")
     result = start(folder, more=more)
-    # a file of draws without the copy of a configuration is not looked into
+    # a file of draws without a copy of the configuration is not read
     what = TORN if name == "run.nc" else f"another file {name}"
     assert result.exit_code == 1 and f"holds {what}: add --overwrite to replace it, or name" in result.stderr
     assert theirs.read_text() == "my notes" and len(list(theirs.parent.iterdir())) == 1
@@ -544,7 +544,7 @@ def job(folder, draws=20, more=""):
 
 
 @pytest.mark.parametrize("name", ["run.nc", "summary.csv", "config.toml"])
-def test_a_file_that_came_while_it_ran_is_not_overwritten(folder, name):
+def test_a_file_written_during_the_run_is_not_overwritten(folder, name):
     place = job(folder)
     place.claim()
     for own in ("out", "out-2"):
@@ -556,7 +556,7 @@ def test_a_file_that_came_while_it_ran_is_not_overwritten(folder, name):
     assert all((folder / own / name).read_text() == "my notes" for own in ("out", "out-2"))
 
 
-def test_two_runs_that_were_given_one_folder_both_keep_their_draws(folder):
+def test_two_runs_with_one_folder_both_keep_their_draws(folder):
     first, second = job(folder), job(folder)
     first.claim(), second.claim()
     assert first.write(run_of(20))[0] == folder / "out"
@@ -564,7 +564,7 @@ def test_two_runs_that_were_given_one_folder_both_keep_their_draws(folder):
         assert second.write(run_of(20))[0] == folder / "out-2"
 
 
-def test_the_beginning_of_a_run_is_its_own(folder):
+def test_a_run_may_replace_its_own_beginning(folder):
     place = job(folder, draws=20, more='checkpoint = "kept"')
     place.claim()
     place.write(run_of(10))
@@ -574,7 +574,7 @@ def test_the_beginning_of_a_run_is_its_own(folder):
     summary.write_text(summary.read_text() + "# seen by me\n")
     with pytest.raises(ValueError, match=r"holds another file summary.csv: add --overwrite"):
         place.claim()
-    # a finished run is its own result
+    # a finished run is returned
     summary.unlink()
     assert place.write(run_of(20))[0] == folder / "out"
     assert place.claim().average.shape == (2, 20, 3)
@@ -602,7 +602,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.long_from(1)
-def test_a_command_that_is_run_again_shows_its_run_or_names_what_differs(folder, name, monkeypatch):
+def test_a_repeated_command_shows_its_run_or_names_the_difference(folder, name, monkeypatch):
     change, draws, message = OTHERS[name]
     assert start(folder).exit_code == 0
     before = (folder / "out" / "run.nc").read_bytes()
@@ -624,7 +624,7 @@ def test_a_command_that_is_run_again_shows_its_run_or_names_what_differs(folder,
     replaced = CliRunner().invoke(app, ["run", str(folder / "job.toml"), "--quiet", "--overwrite"])
     assert replaced.exit_code == 0 and not (folder / "out-2").exists()
     assert accord.Run.load(folder / "out" / "run.nc").average.shape == (2, draws, 2)
-    # and this is now the run that is there
+    # the folder now has this run
     assert start(folder, draws).exit_code == 0
 
 
@@ -648,20 +648,20 @@ def test_a_command_that_is_run_again_shows_its_run_or_names_what_differs(folder,
         ("my notes", "[run]\nseed = 1", "config.toml"),
     ],
 )
-def test_what_differs_of_two_configurations_is_a_key_and_its_values(before, after, difference, tmp_path):
+def test_the_difference_of_two_configurations_is_a_key_and_its_values(before, after, difference, tmp_path):
     (tmp_path / "config.toml").write_text(before)
     assert output._difference_of_configs(after.encode(), tmp_path / "config.toml") == difference
 
 
 @pytest.fixture
 def usual():
-    """Ctrl-C as Python has it: what runs in the background may ignore it."""
+    """Python's handler of Ctrl-C, as background processes may ignore Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-# What runs after the last draw, by where Ctrl-C is pressed.
+# Functions that run after the last draw, by method.
 AFTER = {
     "DESGLD": [
         (Recorder, "measure"),
@@ -702,7 +702,7 @@ def test_ctrl_c_after_the_last_draw_leaves_a_whole_folder(folder, usual, monkeyp
     assert again.exit_code == 0 and "finished before: nothing in" in again.stdout
 
 
-def test_a_second_ctrl_c_ends_the_writing_which_the_next_command_names(folder, usual, monkeypatch):
+def test_a_second_ctrl_c_stops_writing_and_the_next_command_reports_it(folder, usual, monkeypatch):
     def pressed(*arguments, **options):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
@@ -717,7 +717,7 @@ def test_a_second_ctrl_c_ends_the_writing_which_the_next_command_names(folder, u
 
 
 @pytest.mark.parametrize("code", [0, 1, 130])
-def test_an_interrupted_command_ends_without_clearing_jax_away(code, monkeypatch, capsys):
+def test_an_interrupted_command_exits_without_jax_cleanup(code, monkeypatch, capsys):
     ends = []
     monkeypatch.setattr("accord.cli.app", lambda: sys.exit(code))
     monkeypatch.setattr(os, "_exit", ends.append)
@@ -726,14 +726,14 @@ def test_an_interrupted_command_ends_without_clearing_jax_away(code, monkeypatch
     assert ends == ([130] if code == 130 else [])
 
 
-def test_what_is_missing_beside_a_finished_run_is_written_again(folder):
+def test_missing_files_of_a_finished_run_are_written_again(folder):
     assert start(folder).exit_code == 0
     summary, notes = folder / "out" / "summary.csv", folder / "out" / "summary.txt"
     before = summary.read_bytes()
     summary.unlink()
     notes.write_text("my notes")
     result = CliRunner().invoke(app, ["run", str(folder / "job.toml")])
-    assert result.exit_code == 0 and f"finished before: wrote summary.csv again in {folder / 'out'};" in result.stdout
+    assert result.exit_code == 0 and f"finished before: wrote summary.csv again in {folder / 'out'}." in result.stdout
     assert summary.read_bytes() == before and notes.read_text() == "my notes"
 
 
@@ -754,7 +754,7 @@ def test_warnings_are_below_the_notes_of_a_summary(folder, monkeypatch):
     assert result.exit_code == 0
     lines = (folder / "out" / "summary.txt").read_text().splitlines()
     warned = [line.removeprefix("Warning: ") for line in lines if line.startswith("Warning: ")]
-    # after the notes, in the order in which they came
+    # after the notes, in order
     assert lines[-len(warned) :] == [f"Warning: {text}" for text in warned]
     assert warned[:2] == ["rows with a missing cell are left out: 1 at site-1", "a line and another"]
     found = accord.Run.load(folder / "out" / "run.nc").warnings()
@@ -762,14 +762,14 @@ def test_warnings_are_below_the_notes_of_a_summary(folder, monkeypatch):
     assert " ".join(result.stderr.split()).count("warning: ") >= len(warned) and "library" not in " ".join(warned)
 
 
-def test_digests_of_rows_are_for_their_user_alone(folder):
+def test_digests_of_rows_are_readable_by_their_owner_only(folder):
     assert start(folder).exit_code == 0
     own = folder / "out" / ".inputs"
     assert own.stat().st_mode & 0o777 == 0o700
     assert {path.name: path.stat().st_mode & 0o777 for path in own.iterdir()} == {"run.json": 0o600, "key": 0o600}
 
 
-def test_an_error_of_the_system_has_no_number(folder):
+def test_a_system_error_has_no_errno(folder):
     (folder / "out").write_text("my notes")
     result = start(folder)
     assert result.exit_code == 1 and "out is a file: name another with --output" in result.stderr
@@ -777,7 +777,7 @@ def test_an_error_of_the_system_has_no_number(folder):
     assert result.exit_code == 1 and "error: Not a directory: " in result.stderr and "Errno" not in result.stderr
 
 
-def test_a_configuration_in_its_own_output_folder_stays(folder):
+def test_a_configuration_in_its_output_folder_stays(folder):
     path = folder / "config.toml"
     path.write_text(JOB.format(draws=20, more="").replace('"out"', '"."'))
     place = output.Place(config.load(path), path.read_bytes())
@@ -798,22 +798,23 @@ def refuse(folder):
 
 
 @pytest.mark.long
-def test_draws_for_which_there_is_no_room_are_kept_elsewhere(folder, monkeypatch):
+def test_draws_that_do_not_fit_on_the_disk_are_kept_elsewhere(folder, monkeypatch):
     monkeypatch.setattr(netcdf, "write_whole", refuse(folder / "out"))
     result = start(folder)
     assert result.exit_code == 1
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert f"No space left on device: '{folder / 'out' / 'run.nc'}'; the draws are in " in line
-    kept = Path(line.rpartition("the draws are in ")[2])
+    assert f"No space left on device: '{folder / 'out' / 'run.nc'}'. The draws are in " in line
+    kept = Path(line.rpartition("The draws are in ")[2])
     assert accord.Run.load(kept).average.shape == (2, 20, 2)
     kept.unlink()
     kept.parent.rmdir()
 
 
-def test_where_there_is_no_room_at_all_both_places_are_named(folder, monkeypatch):
+def test_without_any_space_both_paths_are_named(folder, monkeypatch):
     monkeypatch.setattr(netcdf, "write_whole", refuse(Path("/")))
     result = start(folder)
-    assert result.exit_code == 1 and "No space left" in result.stderr and "; nor in another place: " in result.stderr
+    assert result.exit_code == 1 and "No space left" in result.stderr
+    assert ", and the temporary folder cannot be written either: " in result.stderr
 
 
 # --- memory ---
@@ -824,7 +825,7 @@ def posterior():
 
 
 @pytest.mark.parametrize("method", [None, Importance(), DESGLD(0.1)])
-def test_draws_that_no_memory_holds_are_refused_before_anything_starts(method, monkeypatch):
+def test_draws_that_exceed_memory_are_refused_before_the_start(method, monkeypatch):
     post, network = posterior(), accord.Network.complete(3)
     for draws, chains in ((10**14, 4), (4, 10**14), (10**30, 1)):
         with pytest.raises(ValueError, match=rf"draws = {draws:,} in {chains:,} chains, .* of memory: draw fewer"):
@@ -843,18 +844,18 @@ def test_draws_that_just_fit_are_drawn(monkeypatch):
     assert run.draws.shape == (2, 50, 3, 1)
 
 
-def test_states_that_no_memory_holds_are_refused_before_anything_starts(monkeypatch):
-    # one number less than what draws and states take
+def test_states_that_exceed_memory_are_refused_before_the_start(monkeypatch):
+    # one byte less than draws and states need
     monkeypatch.setattr(memory, "memory_bytes", lambda: 4.0 * 2 * (50 * 4 + 3 * 3) - 1.0)
     with pytest.raises(ValueError, match="1.6 kB at least, and the states of 3 agents 72 B; this machine has 1.6"):
         accord.sample(posterior(), accord.Network.complete(3), DESGLD(0.1), draws=50, chains=2)
     monkeypatch.setattr(memory, "memory_bytes", lambda: 1e6)
-    with pytest.raises(ValueError, match="take fewer chains, or spread the agents"):
+    with pytest.raises(ValueError, match="use fewer chains, or spread the agents"):
         accord.sample(posterior(), accord.Network.complete(3), DESGLD(0.1), draws=1, chains=100_000, keep="average")
 
 
-def test_what_links_hold_has_to_fit_as_well(monkeypatch):
-    # to each of two neighbours what is owed, and the messages of three rounds that are on their way
+def test_states_of_links_have_to_fit(monkeypatch):
+    # for each of two neighbours an unsent message and the messages of three rounds in transit
     needed = 4.0 * 2 * (50 * 4 + 3 * (3 + 2 * 4))
     network = accord.Network.complete(3).links(delay=3)
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed - 1.0)
@@ -879,19 +880,19 @@ def wide(dim=100_000, agents=3, rows=2):
         (GTBAOAB(), "an agent's Hessian and its eigenvalues"),
         (SplitGTBAOAB(1e-3, 1.0, mix_rounds=1), "the agents' models, 3 at a time of 100,000 x 100,000"),
         (FSGLD(1e-6), "the agents' models"),
-        (Replicated("nuts", warmup=20), "the states of Replicated, 120 GB of each of 1 agents in 1 chains"),
+        (Replicated("nuts", warmup=20), "the states of Replicated .1 agents, 1 chains, 120 GB each."),
     ],
 )
-def test_matrices_of_many_parameters_that_no_memory_holds_are_refused(method, said, monkeypatch):
+def test_matrices_that_exceed_memory_are_refused(method, said, monkeypatch):
     monkeypatch.setattr(memory, "memory_bytes", lambda: 25e9)
     with pytest.raises(ValueError, match=said):
         accord.sample(wide(), accord.Network.ring(3), method, draws=100, chains=1, progress=False)
 
 
-def test_of_too_many_parameters_fewer_draws_are_no_remedy(monkeypatch):
+def test_fewer_draws_are_no_remedy_for_too_many_parameters(monkeypatch):
     monkeypatch.setattr(memory, "memory_bytes", lambda: 1e9)
-    with pytest.raises(ValueError, match="grow with the square of 100,000 parameters; give all numbers of a"):
-        # whose points do not fit either
+    with pytest.raises(ValueError, match="grow with the square of 100,000 parameters; use a round-based method"):
+        # the points do not fit either
         accord.sample(wide(), accord.Network.ring(3), draws=10_000, progress=False)
 
 
@@ -933,14 +934,14 @@ def test_matrices_that_just_fit_are_made(monkeypatch):
         monkeypatch.setattr(memory, "memory_bytes", lambda: needed - 1)
         with pytest.raises(ValueError, match="7 at a time of 30 x 30"):
             expand(sums, post.init)
-    # by diagonals: one agent's after another
+    # diagonals need one agent's matrix at a time
     needed_by_diagonals = 3 * 30**2 * 8
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed_by_diagonals)
     assert accord.tuning.warm_up(post, network, dense=0).coordinates.factor.shape == (30,)
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed_by_diagonals - 1)
     with pytest.raises(ValueError, match="3 at a time of 30 x 30"):
         accord.tuning.warm_up(post, network, dense=0)
-    # forms of quadratic potentials: one an agent
+    # one quadratic form per agent
     shards = [(np.eye(2, 30), np.zeros(2))] * 3
     monkeypatch.setattr(memory, "memory_bytes", lambda: 3 * 30**2 * 8)
     accord.models.linear_regression(shards, 1.0)
@@ -956,7 +957,7 @@ def test_points_are_in_double_precision_and_have_weights(method, doubles, monkey
         with pytest.raises(ValueError, match=f"draws = {draws:,} in {chains:,} chains, .* take 280 GB at least"):
             accord.sample(posterior(), accord.Network.complete(3), method, draws=draws, chains=chains)
     monkeypatch.setattr(memory, "memory_bytes", lambda: 100.0 * 4 * 8 * doubles - 1)
-    with pytest.raises(ValueError, match="points that are worth as many take"):
+    with pytest.raises(ValueError, match="and their weighted points take"):
         accord.sample(posterior(), accord.Network.complete(3), method, draws=100, chains=4)
 
 
@@ -978,7 +979,7 @@ def test_words_of_minibatches_have_to_fit(monkeypatch):
     assert run.draws.shape == (1000, 1, 2, 5)
 
 
-def test_what_gradients_hold_of_each_row_has_to_fit(monkeypatch):
+def test_gradients_of_all_rows_have_to_fit(monkeypatch):
     post, network = wide(dim=1, agents=2, rows=100), accord.Network.ring(2)
     needed = 4 * 2 * 100 * 1000
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed - 1)
@@ -991,14 +992,14 @@ def test_what_gradients_hold_of_each_row_has_to_fit(monkeypatch):
 
 def test_a_history_has_to_fit(monkeypatch):
     network, method = accord.Network.complete(3), StaleSGLD(1e-6, 999)
-    with pytest.raises(ValueError, match="the states of StaleSGLD, .* of each of 3 agents in 2 chains, .* of memory"):
+    with pytest.raises(ValueError, match="the states of StaleSGLD .3 agents, 2 chains, .* of memory"):
         accord.sample(posterior(), network, StaleSGLD(1e-14, 10**12), draws=1, chains=2)
-    with pytest.raises(ArithmeticError, match="StaleSGLD: the answers of StaleSGLD's states .* of memory: there is no"):
+    with pytest.raises(ArithmeticError, match="responses of StaleSGLD's states .* of memory: there is no"):
         accord.sample(posterior(), network, StaleSGLD(staleness=10**12), draws=1, chains=2)
     # the position, and the last thousand gradients
     needed = 3 * 3 * 2 * 4 * 1001
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed - 1)
-    with pytest.raises(ValueError, match="StaleSGLD, 4 kB of each of 3 agents in 2 chains"):
+    with pytest.raises(ValueError, match="StaleSGLD .3 agents, 2 chains, 4 kB each"):
         accord.sample(posterior(), network, accord.Rounds(method, burn_in=0), draws=1, chains=2)
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed)
     assert accord.sample(posterior(), network, accord.Rounds(method, burn_in=0), draws=1, chains=2).draws.shape == (
@@ -1012,13 +1013,13 @@ def test_a_history_has_to_fit(monkeypatch):
 @pytest.mark.parametrize(
     "method", [DGLMC(rho=0.1, step_size=1e-9, local_steps=10**9), HubSGLD(1e-9, 10**9), FALD(1e-9, 10**9)]
 )
-def test_more_random_numbers_than_can_be_told_apart_are_refused(method, monkeypatch):
-    # whatever the memory
+def test_rounds_with_too_many_random_numbers_are_refused(method, monkeypatch):
+    # for any memory
     monkeypatch.setattr(memory, "memory_bytes", lambda: np.inf)
     with pytest.raises(ValueError, match=f"a round of {type(method).__name__} takes 1.,000,000,00. random numbers"):
         accord.sample(wide(dim=5), accord.Network.ring(3), method, draws=1, chains=1)
     monkeypatch.setattr(memory, "memory_bytes", lambda: 25e9)
-    with pytest.raises(ValueError, match="with a round's random words 36 GB; .* take fewer chains, fewer local steps"):
+    with pytest.raises(ValueError, match="with a round's random words 36 GB; .* use fewer chains, fewer local steps"):
         accord.sample(posterior(), accord.Network.ring(3), method, draws=1, chains=1)
 
 
@@ -1045,13 +1046,13 @@ def test_edges_have_to_fit(monkeypatch):
         (lambda: accord.Network.regular(10**9, 10, seed=0), "5,000,000,000 edges of a random regular"),
     ],
 )
-def test_networks_that_no_memory_holds_are_refused_before_they_are_made(made, edges, monkeypatch):
+def test_networks_that_exceed_memory_are_refused_before_they_are_made(made, edges, monkeypatch):
     monkeypatch.setattr(memory, "memory_bytes", lambda: 1e12)
     with pytest.raises(ValueError, match=f"^{edges} network of .* agents take .* this machine has 1 TB of memory"):
         made()
 
 
-def test_draws_of_pooled_nuts_that_no_memory_holds_are_refused():
+def test_draws_of_pooled_nuts_that_exceed_memory_are_refused():
     with pytest.raises(ValueError, match=r"draws = 10,000,000,000 in 4 chains, .* draw fewer"):
         accord.posterior.reference.nuts(posterior(), draws=10**10)
     for wrong in ({"draws": 0}, {"chains": 0}, {"warmup": -1}):
@@ -1059,7 +1060,7 @@ def test_draws_of_pooled_nuts_that_no_memory_holds_are_refused():
             accord.posterior.reference.nuts(posterior(), **wrong)
 
 
-def test_draws_of_shards_that_no_memory_holds(monkeypatch):
+def test_draws_of_shards_that_exceed_memory_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="draw fewer"):
         accord.samplers.combine.consensus(posterior(), draws=10**14)
     monkeypatch.setattr(memory, "memory_bytes", lambda: 25e9)
@@ -1068,7 +1069,7 @@ def test_draws_of_shards_that_no_memory_holds(monkeypatch):
             combine(wide(), draws=10)
 
 
-def test_memory_is_that_of_the_container(tmp_path, monkeypatch):
+def test_memory_is_limited_by_the_container(tmp_path, monkeypatch):
     has = memory.memory_bytes()
     assert 1e8 < has < 1e15
     monkeypatch.setattr(memory, "_CONTAINER", tmp_path / "memory.max")
@@ -1078,7 +1079,7 @@ def test_memory_is_that_of_the_container(tmp_path, monkeypatch):
     assert memory.memory_bytes() >= has
 
 
-def test_a_command_refuses_them_too(folder):
+def test_a_command_refuses_draws_that_exceed_memory(folder):
     result = start(folder, draws=10**14)
     assert result.exit_code == 1 and "of memory: draw fewer" in result.stderr
     assert not list((folder / "out").iterdir())

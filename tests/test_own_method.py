@@ -1,4 +1,4 @@
-"""Methods of one's own that say one thing and do another: each is named, before a round is run."""
+"""Custom methods that violate the protocol raise errors before the first round."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class State(NamedTuple):
 
 
 class Plain(Sampler):
-    """DE-SGLD with a step of 0.05, of which each method below changes a part."""
+    """DE-SGLD with a step of 0.05. Each method below changes a part of it."""
 
     def needs(self, dim):
         return Needs("mix", common=self.noise == "common")
@@ -84,19 +84,19 @@ class TooFew(Plain):
         (OtherInbox(), TypeError, "the inbox that OtherInbox needs must be one of 'mix', .*, found 'mixed'"),
         (Undeclared(noise="common"), TypeError, "Undeclared has noise='common', but its needs"),
         (Unbound(), TypeError, r"Unbound.bind\(\) must return a Bound, found"),
-        (OffTheEdges(), ValueError, r"must be zero between agents that do not talk, found W\[\d, \d\] = 0.16"),
+        (OffTheEdges(), ValueError, r"must be zero between agents without an edge, found W\[\d, \d\] = 0.16"),
         (Leaking(), ValueError, "rows of the mixing matrix must sum to 1, found 0.5 in row 0"),
         (TooFew(), ValueError, r"must have a row for each of 6 agents, found shape \(5,\)"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Sampler) else "",
 )
-def test_what_an_engine_relies_on_is_checked(method, error, message):
+def test_the_protocol_is_checked(method, error, message):
     with pytest.raises(error, match=message):
         accord.sample(unequal_curvature(1), RING, accord.Rounds(method, burn_in=0), draws=1, chains=1)
 
 
 @pytree
-class AsSaid(Plain, HasLaw):
+class AsDeclared(Plain, HasLaw):
     pass
 
 
@@ -118,20 +118,20 @@ class Early(Plain, HasLaw):
         return jnp.where(agent.round < 5, 0.3, 0.05) * gradient
 
 
-def test_a_law_is_refused_where_rounds_are_not_what_is_said():
+def test_a_law_is_refused_if_rounds_differ_from_the_declaration():
     post, far = unequal_curvature(1), np.array([200.0])
-    accord.law(post, RING, AsSaid(), far).at(3)
-    # affine near zero: the start is where it is not
+    accord.law(post, RING, AsDeclared(), far).at(3)
+    # affine near zero, but not at the start
     with pytest.raises(TypeError, match="a round of Clipped is not affine"):
         accord.law(post, RING, Clipped(), far).at(3)
     for method in (Later(), Early()):
-        with pytest.raises(TypeError, match=r"is not round 1, though its is_constant\(\) says so"):
+        with pytest.raises(TypeError, match=r"rounds 1 and 1000000 of .* differ although is_constant\(\) returns True"):
             accord.law(post, RING, method).at(3)
 
 
 @pytree
 class BySums(DADMMS):
-    """D-ADMMS that hears the sums of its neighbours' messages alone."""
+    """D-ADMMS that reads only the sums of its neighbours' messages."""
 
     def transition(self, agent, state, inbox, noise):
         apart = agent.degree * state.position - inbox.neighbour_sum()
@@ -140,7 +140,7 @@ class BySums(DADMMS):
 
 @pytest.mark.parametrize("net", [NETWORKS["irregular"], LINKS["lossy"]], ids=["reliable", "lossy"])
 @pytest.mark.long
-def test_sums_of_neighbours_and_disagreement_tell_the_same(net):
+def test_sums_of_neighbours_and_disagreement_are_equivalent(net):
     post = unequal_shards(2)
     with jax.enable_x64(True):
         apart, sums = (

@@ -19,7 +19,7 @@ LABELS = np.random.default_rng(1).choice(3, (4, 10), p=[0.2, 0.3, 0.5])
 
 
 def rate_and_shares(**options):
-    """A Poisson rate with a gamma prior, and a multinomial's shares with a Dirichlet prior: both have known laws."""
+    """A Poisson rate with a gamma prior, and a multinomial's shares with a Dirichlet prior, with known posteriors."""
 
     def likelihood(p, rows):
         counts, labels = rows["count"], rows["label"]
@@ -77,7 +77,7 @@ def test_draws_are_in_the_users_scale_and_follow_the_exact_law(tmp_path):
 
 
 @pytest.mark.long
-def test_what_follows_a_run_knows_of_constraints(tmp_path):
+def test_computations_after_a_run_respect_constraints(tmp_path):
     post = rate_and_shares()
     run = accord.sample(post, RING, Importance(), draws=500)
     left, new = accord.leave_out(run, post, RING, 0), {0: rate_and_shares().shards[1]}
@@ -99,7 +99,7 @@ def test_what_follows_a_run_knows_of_constraints(tmp_path):
 
 @pytest.mark.parametrize("method", [ChEES(lockstep=64), pytest.param(GTBAOAB(), marks=pytest.mark.slow)])
 @pytest.mark.long
-def test_methods_that_walk_move_unconstrained(method):
+def test_mcmc_methods_sample_unconstrained_numbers(method):
     run = accord.sample(rate_and_shares(), RING, method, draws=500, seed=1)
     mean, sd, _ = exact()
     np.testing.assert_array_less(np.abs(run.average.mean(axis=(0, 1)) - mean), 0.25 * sd)
@@ -107,7 +107,7 @@ def test_methods_that_walk_move_unconstrained(method):
 
 
 @pytest.mark.long
-def test_positions_and_parameters_are_told_apart():
+def test_positions_map_to_parameters_and_fingerprints_differ():
     post = pickle.loads(pickle.dumps(rate_and_shares().potential.parameters))
     x = rate_and_shares().init
     assert post(x)["rate"] == 1.0
@@ -126,21 +126,21 @@ def test_positions_and_parameters_are_told_apart():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"constraints": {"rat": "positive"}}, "unknown variable in constraints 'rat', did you mean 'rate'"),
         ({"constraints": {"rate": "positiv"}}, "unknown constraint of rate: 'positiv', did you mean 'positive'"),
         ({"constraints": {"rate": "interval"}}, "constraint of rate must be one of numpyro.* 'interval'"),
-        ({"constraints": {"rate": constraints.positive_integer}}, "not a continuum"),
+        ({"constraints": {"rate": constraints.positive_integer}}, "no continuous transform"),
         ({"constraints": {"rate": "simplex"}}, "init of rate .* which is not simplex"),
         ({"constraints": {"rate": constraints.interval(2.0, 3.0)}}, "init of rate is 1., which is not Interval"),
-        ({"constraints": {"rate": constraints.interval(1.0, 3.0)}}, "on the edge of Interval"),
-        ({"constraints": {"rate": "positive"}, "quadratic": True}, "goes without constraints"),
+        ({"constraints": {"rate": constraints.interval(1.0, 3.0)}}, "on the boundary of Interval"),
+        ({"constraints": {"rate": "positive"}, "quadratic": True}, "cannot have constraints"),
         ({"names": ["a", "b"]}, "names must be 1 different strings"),
     ],
 )
-def test_what_cannot_be_constrained_is_refused(options, said):
-    with pytest.raises(ValueError, match=said):
+def test_bad_constraints_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
         accord.Posterior(
             lambda p, r: r * p["rate"], lambda p: -(p["rate"] ** 2), [np.ones(2)], {"rate": 1.0}, **options
         )

@@ -1,4 +1,4 @@
-"""Numbers that are left out are chosen, what is chosen serves every agent, and a plan says what to expect."""
+"""Plans: chosen numbers keep every agent within the tolerance, and forecasts agree with runs."""
 
 import itertools
 import re
@@ -183,19 +183,19 @@ def test_more_exchanges_than_are_tried_may_be_given():
     assert same.sampler.mix_rounds == 300 and same.forecast.exchanges == pytest.approx(300 * same.forecast.rounds)
 
 
-def test_where_no_method_serves_each_is_named_with_its_own_reason():
+def test_the_error_without_a_usable_setting_has_each_methods_reason():
     post, net = unequal_curvature(2), NETWORKS["ring"]
     found, moved, _ = prospect(post, net)
-    with pytest.raises(ArithmeticError, match="no setting was found to serve") as raised:
+    with pytest.raises(ArithmeticError, match="no usable setting was found") as raised:
         choose([GTBAOAB(10.0, mix_rounds=2), DESGLD(diminishing(0.1), noise="common")], moved, net, found)
-    tracking, descent = str(raised.value).split("; ")[1:]
+    tracking, descent = str(raised.value).removeprefix("no usable setting was found: ").split("; ")
     assert tracking.startswith("GTBAOAB, common noise, as given: ") and "GTBAOAB is unstable" in tracking
     assert descent.startswith("DESGLD, common noise, as given: ") and "schedule" in descent
 
 
 def test_a_setting_that_misses_the_tolerance_is_run_with_a_warning():
     post, net = unequal_curvature(2), NETWORKS["complete"]
-    with pytest.warns(UserWarning, match="no setting of GTBAOAB.*within 0.05.*the nearest is off by"):
+    with pytest.warns(UserWarning, match="no setting of GTBAOAB.*within 0.05.*the best is off by"):
         run = accord.sample(post, net, GTBAOAB(noise="independent"), draws=2, chains=1)
     assert run.settings["burn_in"] > 0
 
@@ -222,7 +222,7 @@ def test_without_numbers_every_agent_draws_a_gaussian_posterior(network):
     assert "GTBAOAB" in run.settings["method"]
     exact, size = post.exact(), 16 * 2000
     mean, sd = run.draws.mean(axis=(0, 1), dtype=np.float64), run.draws.std(axis=(0, 1), dtype=np.float64)
-    # a bias of a hundredth is allowed, and what so many draws may be off, whose squares remember for some six rounds
+    # a bias of 0.01 plus Monte Carlo error; squares of draws have an autocorrelation time of about six rounds
     noise = 4.5 * np.sqrt(6.0 / size)
     assert (np.abs(mean - exact.mean) / exact.sd).max() < 0.01 + noise
     assert np.abs(sd / exact.sd - 1.0).max() < 0.01 + noise
@@ -250,13 +250,13 @@ def test_many_parameters_are_modelled_by_the_largest_curvatures():
     run = accord.sample(moved, net, accord.Rounds(chosen, burn_in=50), draws=500, chains=4, seed=0)
     assert np.isfinite(run.draws).all()
     (trial,) = try_out(DESGLD(0.1), model, post.sizes, net, found.stiffness, 0.05)
-    assert "so many parameters" in trial.trouble
+    assert "too many parameters" in trial.trouble
 
 
-def test_a_posterior_that_bends_upwards_on_average_has_no_forecast():
+def test_a_posterior_that_is_not_convex_on_average_has_no_forecast():
     post = accord.models.quadratic(np.tile(np.diag([1.0, -0.5]), (AGENTS, 1, 1)), np.zeros((AGENTS, 2)))
     (trial,) = try_out(DESGLD(), Model(post, post, None), np.ones(AGENTS), NETWORKS["ring"], 1.0, 0.05)
-    assert trial.forecast is None and "bends upwards" in trial.trouble
+    assert trial.forecast is None and "not convex on average" in trial.trouble
 
 
 @pytest.fixture(scope="module")
@@ -328,11 +328,11 @@ def test_a_plan_marks_minibatches_whose_noise_it_leaves_out(capsys):
 
 
 @pytest.mark.long
-def test_what_a_forecast_chooses_for_minibatches_is_said_to_leave_their_noise_out():
+def test_the_reason_for_a_choice_with_minibatches_mentions_their_noise():
     post, net = unequal_shards(2), NETWORKS["ring"]
     run = accord.sample(post, net, GTBAOAB(batch_size=1), draws=2, chains=1)
     assert run.settings["chosen"].startswith(
-        "GTBAOAB, common noise, minibatches: but for the noise of minibatches predicted within"
+        "GTBAOAB, common noise, minibatches: apart from minibatch noise predicted within"
     )
     assert "the noise of minibatches (batch_size=1), which makes draws wider than forecast" in run.settings["chosen"]
 
@@ -342,8 +342,8 @@ def printed(plan):
 
 
 @pytest.mark.long
-def test_a_plan_says_what_it_allows_and_why(compared, capsys):
-    # nearly all of what is allowed, and a little more: both far below the tolerance itself
+def test_a_plan_prints_the_allowed_bias(compared, capsys):
+    # a bias slightly below and slightly above the allowed one, both far below the tolerance
     within, beyond = (
         compared.ranked[0]._replace(
             label=name, forecast=replace(compared.ranked[0].forecast, mean=np.full((6, 2), bias))
@@ -356,13 +356,12 @@ def test_a_plan_says_what_it_allows_and_why(compared, capsys):
     title, _, first, second, rule, *_ = capsys.readouterr().out.splitlines()
     assert "within 0.05 posterior sds" in title
     assert first.startswith("nearly; ") and "no setting" not in first
-    assert second.startswith("beyond; ") and "no setting within 0.005; the nearest" in second
-    assert "the Gaussian nearest to the posterior. 0.005 is allowed there, a tenth of the 0.05; the rest" in rule
+    assert second.startswith("beyond; ") and "no setting within 0.005, this is the best" in second
+    assert "on the Gaussian approximation. 0.005 is allowed there, a tenth of the 0.05. The rest" in rule
     assert "predicted within 0.0049 posterior standard deviations on the Gaussian" in found.why(within)
     assert "0.005 of the 0.05 is allowed there" in found.why(within)
-    assert "where 0.005 is allowed and the rest is left to" in found.why(beyond)
-    assert found.why(beyond).endswith("the nearest is off by 0.0051")
-    with pytest.raises(ArithmeticError, match=r"within 0.05 .* where 0.005 is allowed .* is off by 0.0051"):
+    assert found.why(beyond).endswith("off by 0.0051 on the Gaussian approximation, where 0.005 is allowed")
+    with pytest.raises(ArithmeticError, match=r"within 0.05 .* off by 0.0051 .*, where 0.005 is allowed\. Add edges"):
         _ = Plan((beyond,), 0.05, "exchanges", compared.warmup).best
     (line,) = [line for line in found.plot().get_lines() if line.get_color() == "grey"]
     assert np.unique(line.get_ydata()) == pytest.approx([0.005])
@@ -374,13 +373,13 @@ def test_a_plan_says_what_it_allows_and_why(compared, capsys):
 def test_a_plan_is_folded_in_a_terminal_and_nowhere_else(compared, columns, monkeypatch, capsys):
     printed(compared)
     pipe = capsys.readouterr().out
-    # a title, headings, a line for each method, three lines of what they mean
+    # title, headings, one line per method, three lines of legend
     lines = pipe.splitlines()
     assert len(lines) == 2 + len(compared.ranked) + 3
     for line, trial in zip(lines[2:], compared.ranked, strict=False):
         assert line.startswith(f"{trial.label}; ") and numbers(trial.sampler) in line and trial.trouble in line
     terminal = shown(monkeypatch, columns, printed, compared)
-    # what is folded there is all there; name and numbers are apart by a line instead of a semicolon
+    # folding keeps all text; a line break replaces the semicolon between name and numbers
     characters = [Counter("".join(text.replace(";", "").split())) for text in (pipe, "".join(terminal))]
     assert characters[0] == characters[1]
     if columns >= 80:
@@ -390,7 +389,7 @@ def test_a_plan_is_folded_in_a_terminal_and_nowhere_else(compared, columns, monk
 
 @pytest.fixture(scope="module")
 def by_sums():
-    """A skewed posterior, its network, and a plan of what nothing given takes, beside a method that walks."""
+    """A skewed posterior, its network, and a plan of the default methods and of a round-based method."""
     post, net = skewed(4), accord.Network.star(4)
     return post, net, accord.plan(post, net, [DESGLD(0.001, noise="common"), ChEES(), Importance()], draws=500)
 
@@ -426,7 +425,7 @@ def test_chains_on_a_gaussian_take_what_is_forecast():
 def test_what_sums_certify_comes_first_whatever_it_costs(by_sums, capsys):
     *_, found = by_sums
     assert [trial.label for trial in found.ranked[:2]] == ["Importance", "ChEES"]
-    assert "Importance: a point of the last proposal is worth" in found.why(found.best)
+    assert "Importance: each point of the last proposal gives" in found.why(found.best)
     assert "for 2,000 effective draws" in found.why(found.best)
     cheap = [t._replace(cost=t.cost._replace(exchanges=1.0)) for t in found.trials if t.label.startswith("DESGLD")]
     sums = [t for t in found.trials if not t.label.startswith("DESGLD")]
@@ -447,12 +446,12 @@ def test_what_sums_certify_comes_first_whatever_it_costs(by_sums, capsys):
 @pytest.mark.parametrize(
     ("make", "method", "reason"),
     [
-        (half_heavy, Importance(), "slow half-lines were followed until F had risen by"),
-        (lambda: unequal_curvature(2), ChEES(max_transitions=2), "on a Gaussian already, .* effective draws"),
+        (half_heavy, Importance(), "a tail search ended where F had risen by only"),
+        (lambda: unequal_curvature(2), ChEES(max_transitions=2), "even on a Gaussian, .* effective draws"),
     ],
     ids=["heavy tail", "too few transitions"],
 )
-def test_what_will_not_be_certified_is_said_before_it_runs(make, method, reason):
+def test_a_plan_forecasts_a_failed_certificate(make, method, reason):
     post = make()
     (trial,) = accord.plan(post, accord.Network.ring(post.num_agents), [method]).trials
     assert re.search(reason, trial.forecast.doubt) and np.isnan(trial.forecast.bias)
@@ -493,7 +492,7 @@ def test_a_complete_method_is_judged_in_the_users_coordinates():
     assert trial.limit == pytest.approx(DESGLD(0.05).max_step(net, post.hessians()), rel=1e-5)
 
 
-def test_a_plan_that_nothing_meets_says_so():
+def test_a_plan_without_a_setting_within_the_tolerance_raises_an_error():
     found = accord.plan(unequal_curvature(2), NETWORKS["ring"], [GTBAOAB(noise="independent")])
     assert found.trials
     with pytest.raises(ArithmeticError, match="no method keeps every agent within 0.05"):
@@ -512,7 +511,7 @@ def test_a_plan_refuses_what_does_not_fit():
         accord.plan(post, accord.Network.ring(5), [GTBAOAB()])
     with pytest.raises(ValueError, match="methods is empty"):
         accord.plan(post, net, [])
-    with pytest.raises(ValueError, match=r"methods must be several, as in \[GTBAOAB\(...\)\]"):
+    with pytest.raises(ValueError, match=r"methods must be a list, as in \[GTBAOAB\(...\)\]"):
         accord.plan(post, net, GTBAOAB())
 
 
@@ -531,7 +530,7 @@ def test_the_command_line_prints_writes_and_plots_a_plan(tmp_path):
     options += ["--only", "Importance", "--draws", "300", "--chains", "2"]
     result = CliRunner().invoke(app, ["plan", str(folder / "config.toml"), *options], env={"COLUMNS": "150"})
     assert result.exit_code == 0, result.stderr
-    assert "Importance; a point of" in result.stdout and "for 600 effective draws in 2 chains" in result.stdout
+    assert "Importance; each point of" in result.stdout and "cost of 600 effective draws in 2 chains" in result.stdout
     assert "GTBAOAB, common noise" in result.stdout and "DADMMS, common noise, as given" in result.stdout
     table = pd.read_csv(tmp_path / "plan.csv")
     assert set(table["method"].str.split(",").str[0]) == {"Importance", "GTBAOAB", "DADMMS"}
@@ -565,7 +564,7 @@ def test_a_file_without_a_method_runs_what_accord_chooses(tmp_path):
 
 
 @pytest.mark.slow
-def test_lines_of_a_plot_are_told_apart_and_named_beside_one_another():
+def test_lines_of_a_plot_differ_and_their_names_do_not_overlap():
     found = accord.plan(unequal_shards(2), NETWORKS["ring"])
     ax = found.plot()
     ax.figure.canvas.draw()

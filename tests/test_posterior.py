@@ -86,7 +86,7 @@ def test_minibatch_potential_is_scaled_by_rows_over_batch():
     post = models.linear_regression(rows(counts=(3, 7)), noise_scale=1.0)
     shard = jax.tree.map(lambda leaf: leaf[1], post.stacked())
     x = jnp.asarray(X_AT, jnp.float32)
-    # a batch that visits every row once is everything
+    # a batch with every row once gives the full gradient
     whole = post.potential.gradient(shard, x, jnp.arange(7, dtype=jnp.uint32))
     np.testing.assert_allclose(whole, post.potential.gradient(shard, x), rtol=1e-4)
     one = post.potential.value(shard, x, jnp.array([9], jnp.uint32))
@@ -107,7 +107,7 @@ def test_mode_and_laplace():
     assert laplace.names == post.names
 
 
-def test_no_mode_is_said():
+def test_a_posterior_without_a_mode_raises():
     separated = [(np.array([[1.0], [2.0]]), np.array([1, 1])), (np.array([[-1.0]]), np.array([0]))]
     post = accord.Posterior(
         models.logistic_regression(separated).potential.log_likelihood, Partial(flat_prior), separated, np.zeros(1)
@@ -156,11 +156,11 @@ BAD = {
     "text": (lambda: accord.Posterior(line, flat, [np.array([["a"]])], np.zeros(1)), "must hold numbers"),
     "structure": (
         lambda: accord.Posterior(line, flat, [np.ones((2, 1)), (np.ones((2, 1)),)], np.zeros(1)),
-        "shards must be built alike: agent 1",
+        "shards must have one structure: agent 1",
     ),
     "likelihood": (
         lambda: accord.Posterior(lambda x, d: d * x[0], flat, [np.ones((2, 1))], np.zeros(1)),
-        r"one number a row, shape \(2,\), or a scalar; found shape \(2, 1\)",
+        r"one number per row, shape \(2,\), or a scalar; found shape \(2, 1\)",
     ),
     "scalar": (
         lambda: accord.Posterior(lambda x, d: d.sum() * x[0], flat, [np.ones((2, 1)), np.ones((3, 1))], np.zeros(1)),
@@ -273,45 +273,45 @@ def test_logdensity_can_be_traced_and_called_in_any_order_and_width():
     np.testing.assert_allclose([traced, single, double], expected, rtol=1e-5)
 
 
-def test_rows_that_look_at_other_rows_are_refused():
-    """Shards are padded with rows: a number that depends on them would be silently another one."""
+def test_rows_that_depend_on_other_rows_are_refused():
+    """Padding would silently change the number of a row that depends on others."""
 
     def centred(x, rows):
         return -0.5 * (rows - rows.mean() - x[0]) ** 2
 
     rows = [np.arange(3.0), np.arange(4.0)]
-    with pytest.raises(ValueError, match="depends on no other row: of agent 0 they change by up to 0.375"):
+    with pytest.raises(ValueError, match="does not depend on other rows: at agent 0 numbers change by up to 0.375"):
         accord.Posterior(centred, lambda x: -0.5 * x[0] ** 2, rows, np.zeros(1)).potential  # noqa: B018
-    # a sum over rows may look at all of them
+    # a scalar likelihood may depend on all rows
     shards = [np.arange(3.0), np.arange(3.0)]
     whole = accord.Posterior(lambda x, r: centred(x, r).sum(), lambda x: -0.5 * x[0] ** 2, shards, np.zeros(1))
     assert not whole.splits
 
 
-def test_a_prior_that_is_no_number_is_refused():
+def test_a_prior_that_is_not_a_scalar_is_refused():
     with pytest.raises(ValueError, match=r"log_prior must return one number, a scalar; found shape \(2,\)"):
         accord.Posterior(lambda x, r: -0.5 * (r - x[0]) ** 2, lambda x: -0.5 * x**2, [np.ones(3)], np.zeros(2)).splits  # noqa: B018
 
 
 @pytest.mark.long
-def test_functions_that_jax_cannot_trace_are_told_how_to_be_written():
+def test_functions_that_jax_cannot_trace_raise_with_a_remedy():
     def log_likelihood(x, rows):
         return -((rows - x) ** 2)
 
     def branching(x, *rows):
         return -(x**2) if x > 0 else -x
 
-    told = r"log_prior must be written in jax\.numpy.*\((Tracer|Concretization)\w*Error, whose"
-    # data that is not read yet, too: the prior is looked at before
+    message = r"log_prior must be written in jax\.numpy.*\((Tracer|Concretization)\w*Error, see above"
+    # the prior is checked before data is read
     for shards in ([np.ones(3)], [lambda: np.ones(3)]):
         for prior in (branching, np.exp, lambda x: scipy.stats.norm.logpdf(x), lambda x: -float(x)):
-            with pytest.raises(TypeError, match=told):
+            with pytest.raises(TypeError, match=message):
                 accord.Posterior(log_likelihood, prior, shards, 0.0)
     with pytest.raises(TypeError, match=r"log_likelihood must be written in jax\.numpy.*\(TracerBoolConversionError"):
         accord.Posterior(branching, jnp.negative, [np.ones(3)], 0.0)
     local = accord.Local(lambda x, latent, row: np.exp(latent), init=0.0)
     with pytest.raises(TypeError, match=r"log_prior of local must be written in jax\.numpy"):
         accord.Posterior(lambda x, latents, rows: rows + latents, jnp.negative, [np.ones(3)], 0.0, local=local)
-    # other errors are the user's own
+    # other errors pass through
     with pytest.raises(ZeroDivisionError):
         accord.Posterior(log_likelihood, lambda x: 1 / 0, [np.ones(3)], 0.0)

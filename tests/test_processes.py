@@ -1,4 +1,4 @@
-"""`accord run` in several processes: the draws of one, whatever is killed, and one line in each for what goes wrong."""
+"""`accord run` in several processes has the draws of one process, also after kills, and one-line errors."""
 
 import contextlib
 import itertools
@@ -51,7 +51,7 @@ needs_a_room = pytest.mark.skipif(alone() is None, reason="needs a network names
 
 @pytest.fixture(scope="module")
 def room():
-    """A command prefix for processes that can reach nothing but each other."""
+    """A command prefix for a network namespace."""
     keeper = subprocess.Popen([*alone(), "sleep", "infinity"])
     time.sleep(0.5)
     yield ["nsenter", "-t", str(keeper.pid), "-n"]
@@ -91,11 +91,11 @@ def tidy():
 
 
 class Started:
-    """A command that runs, and what it said."""
+    """A running command and its output."""
 
     def __init__(self, room, folder, *arguments, name="job.toml"):
         command = [*room, sys.executable, "-m", "accord", "run", name, *map(str, arguments)]
-        # files, for a pipe that nobody reads yet would stop the process when it is full
+        # files, because a full pipe without a reader blocks the process
         self.files = [folder / f"{next(NUMBERS)}.{kind}" for kind in ("stdout", "stderr")]
         self.began = time.monotonic()
         with self.files[0].open("w") as stdout, self.files[1].open("w") as stderr:
@@ -106,7 +106,7 @@ class Started:
 
     def end(self, timeout=180):
         self.process.wait(timeout)
-        # what XLA says of compiled programs that it reads is nothing of ours
+        # drop messages of XLA about cached programs
         self.stdout, self.stderr = (
             "".join(line for line in file.read_text().splitlines(True) if "cpu_aot_loader" not in line)
             for file in self.files
@@ -119,9 +119,9 @@ class Started:
 
     @property
     def errors(self):
-        # on a busy machine a stage may take so long that it is told
-        told = re.compile(r"^warning: |, \d+ (s|min)$")
-        return [line for line in self.stderr.splitlines() if line and not told.search(line)]
+        # on a busy machine long stages are shown
+        progress = re.compile(r"^warning: |, \d+ (s|min)$")
+        return [line for line in self.stderr.splitlines() if line and not progress.search(line)]
 
 
 def start(room, folder, count=2, *arguments, ids=None, port=None, **options):
@@ -148,21 +148,21 @@ def wait_for(condition, seconds=120):
 
 @pytest.mark.slow
 @needs_a_room
-def test_two_processes_write_what_one_does(room, folder):
+def test_two_processes_have_the_draws_of_one(room, folder):
     both = start(room, folder)
     finish(both)
     assert "wrote" in both[0].stdout and "Gloo" not in both[0].stdout
     assert (both[1].stdout, both[0].errors, both[1].stderr) == ("", [], "")
     alone = Started(room, folder, "--engine", "local", "--output", "local")
     finish([alone])
-    # in double precision: the sums over devices are in another order
+    # sums over devices have another order, in double precision
     np.testing.assert_allclose(load(folder).draws, load(folder, "local").draws, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.slow
 @needs_a_room
-def test_killed_ten_times_it_draws_what_it_would_have_drawn(room, folder):
-    # so many that ten starts and deaths do not come to the end of them
+def test_a_run_killed_ten_times_has_the_same_draws(room, folder):
+    # enough draws that ten starts and kills do not finish the run
     draws, rng = 4000, np.random.default_rng()
     rounds = 30 + 2 * draws
     write(folder, draws=draws)
@@ -182,7 +182,7 @@ def test_killed_ten_times_it_draws_what_it_would_have_drawn(room, folder):
 
     for attempt in range(10):
         both, before = start(room, folder, 2, "--timeout", 20), newest()
-        # half of them at any time from the start, the others once the run has gone on from where it was
+        # half of the kills at any time from the start, the others after the run made progress
         if attempt % 2:
             wait_for(lambda before=before: newest() > before)
         time.sleep(rng.uniform(0, 1.0 if attempt % 2 else 6.0))
@@ -192,7 +192,7 @@ def test_killed_ten_times_it_draws_what_it_would_have_drawn(room, folder):
         both[1 - victim].end()
         both[victim].end()
         reached.append(newest())
-        # a process that was killed before it came is waited for, 20 s from when the other one has begun
+        # the other process waits 20 s for one that was killed before it connected
         assert time.monotonic() - killed < 20 + whole_run
         assert both[1 - victim].process.returncode == 1, both[1 - victim].stderr
         line, *more = both[1 - victim].errors
@@ -219,12 +219,12 @@ def test_a_checkpoint_of_other_processes_is_refused(room, folder):
     for one in three:
         assert one.end() == 1
         (line,) = one.errors
-        assert "processes 3 with 6 devices and processes 2 with 4 devices" in line
+        assert "processes changed (2 with 4 devices then, 3 with 6 devices now)" in line
 
 
 @pytest.mark.slow
 @needs_a_room
-def test_other_rows_are_found_in_all_processes(room, folder):
+def test_changed_rows_are_detected_in_all_processes(room, folder):
     finish(start(room, folder, 2, "--checkpoint", "kept"))
     agents = []
     for process in range(2):
@@ -238,7 +238,7 @@ def test_other_rows_are_found_in_all_processes(room, folder):
     for one in start(room, folder, 2, "--checkpoint", "kept", "--output", "more"):
         assert one.end() == 1
         (line,) = one.errors
-        assert "the data of agent 5 (site-5), or a function of the posterior, has changed" in line
+        assert "the data of agent 5 (site-5) or a function of the posterior changed" in line
 
 
 @pytest.mark.slow
@@ -253,7 +253,7 @@ def test_ctrl_c_in_one_stops_all_after_the_same_draw(room, folder):
     assert all("interrupted: the run keeps the" in one.stderr for one in both)
     partial = load(folder).draws
     assert 0 < partial.shape[1] < 20000
-    # the same command goes on, and replaces what it had written
+    # the same command resumes and overwrites its partial result
     again = start(room, folder, 2, "--checkpoint", "kept")
     newest = max(states.glob("*.npz"))
     wait_for(lambda: max(states.glob("*.npz")) > newest)
@@ -265,28 +265,28 @@ def test_ctrl_c_in_one_stops_all_after_the_same_draw(room, folder):
     np.testing.assert_array_equal(more[:, : partial.shape[1]], partial)
 
 
-# what is started: process ids with their options, and what every one of them must say
+# process ids with their options, and the error of every process
 MISTAKES = {
-    "nobody there": ([(1, {})], "process 1 could not reach the coordinator at 127.0.0.1:{port} within 4 s"),
-    "too few": ([(0, {"count": 3}), (2, {"count": 3})], "only 2 of 3 processes came to {at} within 4 s: process 1 did"),
+    "no coordinator": ([(1, {})], "process 1 could not reach the coordinator at 127.0.0.1:{port} within 4 s"),
+    "too few": ([(0, {"count": 3}), (2, {"count": 3})], "only 2 of 3 processes connected to {at} within 4 s"),
     "twice": ([(0, {"count": 3}), (1, {"count": 3}), (1, {"count": 3})], "two processes claim to be process 1 of 3"),
-    "other count": ([(0, {}), (1, {"count": 3})], "process 1 was told of 3 processes, process 0 of 2"),
-    "seed": ([(0, {}), (1, {"seed": 4})], "process 1 and process 0 do not run the same: seed 4 and seed 3"),
-    "draws": ([(0, {}), (1, {"draws": 41})], "do not run the same: draws 41 and draws 40"),
-    "network": ([(0, {}), (1, {"network": "star"})], "process 1 and process 0 do not run the same: network star(6)"),
-    "method": ([(0, {}), (1, {"step": 0.003})], "process 1 and process 0 do not run the same: method DESGLD"),
+    "other count": ([(0, {}), (1, {"count": 3})], "num_processes is 3 in process 1, and 2 in process 0"),
+    "seed": ([(0, {}), (1, {"seed": 4})], "process 1 and process 0 have different settings: seed 4 and seed 3"),
+    "draws": ([(0, {}), (1, {"draws": 41})], "have different settings: draws 41 and draws 40"),
+    "network": ([(0, {}), (1, {"network": "star"})], "process 1 and process 0 have different settings: network star"),
+    "method": ([(0, {}), (1, {"step": 0.003})], "process 1 and process 0 have different settings: method DESGLD"),
 }
 
 
 def quick(names, chosen):
-    """All names, but only the chosen ones in the quick tests: each starts processes."""
+    """All names, with all except the chosen ones marked slow, because each starts processes."""
     return [name if name in chosen else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 @pytest.mark.long
 @needs_a_room
 @pytest.mark.parametrize("name", quick(MISTAKES, ["seed"]))
-def test_a_mistake_is_one_line_in_every_process(name, room, folder):
+def test_a_mistake_is_a_one_line_error_in_every_process(name, room, folder):
     commands, message = MISTAKES[name]
     port = next(PORTS)
     started = []
@@ -294,8 +294,8 @@ def test_a_mistake_is_one_line_in_every_process(name, room, folder):
         changes = dict(changes)
         count = changes.pop("count", 2)
         config = write(folder, f"job-{place}.toml", **changes)
-        # those who find each other need no short wait
-        wait = 4 if name in ("nobody there", "too few") else 60
+        # processes that connect need no short timeout
+        wait = 4 if name in ("no coordinator", "too few") else 60
         options = ["--output", "out", "--timeout", wait]
         started += start(room, folder, count, *options, ids=[number], port=port, name=config)
     expected = message.format(port=port, at=f"127.0.0.1:{port}")
@@ -318,7 +318,7 @@ ONE_SIDED = {
 @pytest.mark.long
 @needs_a_room
 @pytest.mark.parametrize("name", quick(ONE_SIDED, ["claimed"]))
-def test_what_stops_one_process_stops_the_others_with_its_words(name, room, folder):
+def test_an_error_in_one_process_stops_the_others_with_its_message(name, room, folder):
     culprit, message = ONE_SIDED[name]
     configs = ["job.toml", "job.toml"]
     if name == "missing file":
@@ -339,7 +339,7 @@ def test_what_stops_one_process_stops_the_others_with_its_words(name, room, fold
 
 @pytest.mark.slow
 @needs_a_room
-def test_a_process_that_falls_silent_is_named(room, folder):
+def test_an_unresponsive_process_is_named(room, folder):
     write(folder, draws=200000)
     both = start(room, folder, 2, "--heartbeat", 3, "--checkpoint", "kept")
     wait_for(lambda: list((folder / "kept").glob("process-1/states/*.npz")))
@@ -369,21 +369,21 @@ def test_a_process_that_falls_silent_is_named(room, folder):
         (("127.0.0.1:1", None, None), r"num_processes and process_id is missing"),
     ],
 )
-def test_a_place_that_cannot_be_is_refused(place, message):
+def test_an_invalid_place_is_refused(place, message):
     with pytest.raises(ValueError, match=message):
         processes.join(*place)
     with pytest.raises(ValueError, match="timeout must be a finite number > 0"):
         processes.join(*place, timeout=-1.0)
 
 
-def test_without_a_cluster_there_is_no_place():
-    # JAX has computed nothing there
+def test_without_a_cluster_arguments_are_required():
+    # a process that has not used JAX
     script = "import accord; accord.engines.processes.join()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "ValueError: no cluster was detected (" in done.stderr
 
 
-def test_joining_comes_before_computing():
+def test_joining_after_computing_is_refused():
     accord.Network.ring(3)
     np.asarray(accord.samplers.DESGLD(lambda k: 0.1 / (1 + k)).step_size(1))
     with pytest.raises(RuntimeError, match="must join before JAX computes anything"):
@@ -396,13 +396,13 @@ def test_joining_comes_before_computing():
 def test_other_versions_are_named():
     place = processes.Place("127.0.0.1:29598", 3, 0)
     good = {"process": 1, "of": 3, "versions": versions()}
-    assert processes._complaint(place, good, {}) == ""
+    assert processes._mismatch(place, good, {}) == ""
     old = {**good, "versions": {**versions(), "jax": "0.9.0"}}
-    assert processes._complaint(place, old, {}).startswith("process 1 and process 0 differ: jax 0.9.0 and jax ")
-    assert processes._complaint(place, {**good, "process": 0}, {}) == "two processes claim to be process 0 of 3"
+    assert processes._mismatch(place, old, {}).startswith("process 1 and process 0 differ: jax 0.9.0 and jax ")
+    assert processes._mismatch(place, {**good, "process": 0}, {}) == "two processes claim to be process 0 of 3"
     with socket.socket() as connection:
         peers = {1: processes._Peer(connection)}
-        assert processes._complaint(place, good, peers) == "two processes claim to be process 1 of 3"
+        assert processes._mismatch(place, good, peers) == "two processes claim to be process 1 of 3"
 
 
 GREETING = {"greeting": "accord 1", "process": 1, "of": 2, "versions": versions()}
@@ -452,9 +452,9 @@ def test_strangers_neither_end_nor_fail_the_start(name):
         with contextlib.suppress(OSError):
             called[-1].sendall(line(STRANGERS.get(name, b"")))
     began = time.monotonic()
-    peers, service = processes._report(processes.Place(f"127.0.0.1:{port}", 2, 1), 4.0)
+    peers, service = processes._connect(processes.Place(f"127.0.0.1:{port}", 2, 1), 4.0)
     first.join(5.0)
-    # nobody has waited for a stranger
+    # strangers cause no delay
     assert found[0][1] == service and list(found[0][0]) == [1] and time.monotonic() - began < 2.0
     for peer in (*peers.values(), *found[0][0].values()):
         peer.close()
@@ -469,7 +469,7 @@ def _call(port):
         return None
 
 
-def test_who_trickles_is_not_heard_for_long(monkeypatch):
+def test_a_trickling_peer_times_out(monkeypatch):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         peer, over = processes._Peer(ours), threading.Event()
@@ -492,7 +492,7 @@ NONSENSE = [b"{}\n", b'{"service": "x"}\n', b'{"service": null}\n', b"[" * 50_00
 
 
 @pytest.mark.parametrize("answer", NONSENSE, ids=["empty", "text", "null", "deep", "number"])
-def test_a_coordinator_that_answers_nonsense_is_named(answer):
+def test_an_invalid_answer_of_the_coordinator_is_an_error(answer):
     with socket.create_server(("127.0.0.1", 0)) as server:
         at = f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -505,7 +505,7 @@ def test_a_coordinator_that_answers_nonsense_is_named(answer):
 
         threading.Thread(target=respond, daemon=True).start()
         with pytest.raises(ConnectionError, match=f"(coordinator at|listening at) {at}"):
-            processes._report(processes.Place(at, 2, 1), 2.0)
+            processes._connect(processes.Place(at, 2, 1), 2.0)
 
 
 @pytest.mark.slow
@@ -533,14 +533,14 @@ time.sleep(1)
 
 @pytest.mark.long
 @needs_a_room
-def test_an_address_that_is_taken_or_answers_otherwise_is_named(room, folder):
+def test_an_address_in_use_or_of_another_program_is_named(room, folder):
     port = next(PORTS)
     listen = (
         f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); print(1, flush=True); c = s.accept()"
     )
     other = subprocess.Popen([*room, sys.executable, "-c", listen], stdout=subprocess.PIPE)
     other.stdout.readline()
-    for number, message in ((0, f"process 0 cannot listen at 127.0.0.1:{port}"), (1, "sent process 1 away")):
+    for number, message in ((0, f"process 0 cannot listen at 127.0.0.1:{port}"), (1, "the connection of process 1")):
         (one,) = start(room, folder, ids=[number], port=port)
         assert one.end() == 1
         (line,) = one.errors

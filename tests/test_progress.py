@@ -1,4 +1,4 @@
-"""What long work says of itself, and Ctrl-C in the middle of it."""
+"""The progress display, and Ctrl-C during a run."""
 
 import hashlib
 import io
@@ -52,42 +52,42 @@ class Terminal(io.StringIO):
     [(0.0, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (125.0, "2 min 5 s")]
     + [(3599.4, "59 min 59 s"), (3599.6, "1 h 0 min"), (4800.0, "1 h 20 min")],
 )
-def test_seconds_are_told_as_people_do(seconds, text):
+def test_seconds_as_text(seconds, text):
     assert human_seconds(seconds) == text
 
 
 # --- the line ---
 
 
-def test_a_line_has_the_stage_what_is_done_and_what_is_left(monkeypatch):
+def test_a_line_has_the_stage_its_share_and_the_remaining_time(monkeypatch):
     clock = Clock(monkeypatch)
     with Progress("Importance", False) as line:
         clock.now += 3.0
         assert line.text() == "Importance, 3.0 s"
-        line.say("the mode")
+        line.begin("the mode")
         clock.now += 2.0
         assert line.text() == "Importance: the mode, 5.0 s"
         line.advance(1, 4)
         assert line.text() == "Importance: the mode, 25%, 5.0 s, 6.0 s left"
         line.advance(1, 4, "7 sums")
         assert line.text() == "Importance: the mode, 7 sums, 25%, 5.0 s, 6.0 s left"
-        # of another stage nothing is known yet
-        line.say("batches")
+        # a new stage has no estimate yet
+        line.begin("batches")
         line.advance(3, 4)
         assert line.text() == "Importance: batches, 75%, 5.0 s"
 
 
-def test_stages_are_said_by_whoever_works():
-    stage("nobody listens")
+def test_any_function_reports_stages():
+    stage("no display")
     with Progress("a run", False) as line:
         stage("the mode")
         step(1, 2)
         assert line.text().startswith("a run: the mode, 50%")
-    stage("nobody listens any more")
+    stage("no display any more")
     assert "the mode" in line.text()
 
 
-def test_one_within_another_is_told_there():
+def test_a_nested_display_forwards_its_stages():
     with Progress("a command", None) as outer:
         with Progress("a run", None):
             stage("the mode")
@@ -98,22 +98,25 @@ def test_one_within_another_is_told_there():
         assert outer.text().startswith("a command: a run: the mode, 25%")
 
 
-def test_many_lines_of_news_are_cut():
+def test_news_lines_are_limited():
     line = Progress("a run", False)
     line.news([str(i) for i in range(30)])
     assert line.lines()[-2:] == ["23", "and 6 more"]
 
 
-# --- where it is shown ---
+# --- displays ---
 
 
-def test_a_log_has_a_line_now_and_then(monkeypatch, capsys):
+def test_a_log_gets_a_line_at_intervals(monkeypatch, capsys):
     monkeypatch.setattr(progress_module._Log, "every", 0.05)
     with Progress("a run"):
         stage("the mode")
         time.sleep(0.3)
+        stage("batches")
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) >= 2 and all(line.startswith("a run: the mode, 0.") for line in lines)
+    # the last line shows the last stage
+    assert len(lines) >= 3 and all(line.startswith("a run: the mode, 0.") for line in lines[:2])
+    assert lines[-1].startswith("a run: batches, 0.")
 
 
 def test_a_log_of_a_quick_run_is_empty(capsys):
@@ -122,7 +125,7 @@ def test_a_log_of_a_quick_run_is_empty(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_what_is_off_says_nothing(monkeypatch, capsys):
+def test_a_hidden_display_prints_nothing(monkeypatch, capsys):
     monkeypatch.setattr(progress_module._Log, "every", 0.02)
     with Progress("a run", False):
         stage("the mode")
@@ -139,17 +142,17 @@ def test_the_environment_can_turn_it_off(monkeypatch, capsys):
         assert (capsys.readouterr().err != "") == shown
 
 
-def test_a_terminal_shows_it_at_once(monkeypatch):
+def test_a_terminal_shows_the_line_at_once(monkeypatch):
     stderr = Terminal()
     monkeypatch.setattr(sys, "stderr", stderr)
     with Progress("a run") as line:
-        line.say("the mode")
+        line.begin("the mode")
         line.advance(1, 2)
         time.sleep(0.4)
     assert "a run: the mode, 50%" in stderr.getvalue() and "━" in stderr.getvalue()
 
 
-def test_a_notebook_shows_it_without_widgets(monkeypatch):
+def test_a_notebook_shows_the_line_without_widgets(monkeypatch):
     shown = []
 
     class Handle:
@@ -166,34 +169,36 @@ def test_a_notebook_shows_it_without_widgets(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     monkeypatch.setattr(progress_module._Notebook, "every", 0.05)
     with Progress("a run") as line:
-        line.say("the mode")
+        line.begin("the mode")
         time.sleep(0.2)
-    assert shown[0] == "a run, 0.0 s" and shown[-1].startswith("a run: the mode, 0.")
+    # the line vanishes at the end
+    assert shown[0] == "a run, 0.0 s" and shown[-2].startswith("a run: the mode, 0.") and shown[-1] == ""
 
 
 # --- runs ---
 
 
 def stages(monkeypatch):
-    said = []
-    say = Progress.say
-    monkeypatch.setattr(Progress, "say", lambda self, text: said.append(text) or say(self, text))
-    return said
+    texts = []
+    begin = Progress.begin
+    monkeypatch.setattr(Progress, "begin", lambda self, text: texts.append(text) or begin(self, text))
+    return texts
 
 
 def test_runs_by_totals_name_their_stages(monkeypatch):
-    said, done = stages(monkeypatch), []
+    texts, done = stages(monkeypatch), []
     monkeypatch.setattr(Progress, "advance", lambda self, *numbers: done.append(numbers[:2]))
     accord.sample(regression(), RING, Importance(), draws=1000, chains=4)
-    assert said[:3] == ["reading the data", "the mode", "lines from the mode"] and "certificate" in said
-    # parts of a sum that is long, of which each is said
+    assert texts[:3] == ["reading the data", "finding the mode", "searching tails and modes"]
+    assert "checking the draws" in texts
+    # parts of a long sum, each reported
     assert any(total > 2 for _, total in done) and all(done <= total for done, total in done)
 
 
 @pytest.mark.long
 def test_runs_of_rounds_name_their_stages(monkeypatch):
-    said = stages(monkeypatch)
-    # skew, so that the Gaussian nearest to it is not near enough for a warm-up without draws
+    texts = stages(monkeypatch)
+    # skewed, so that the Laplace approximation is not accurate enough
     accord.sample(
         regression(rows=9, prior_variance=100.0),
         RING,
@@ -201,16 +206,15 @@ def test_runs_of_rounds_name_their_stages(monkeypatch):
         draws=50,
         chains=2,
     )
-    kinds = [text.split(" in prospect")[0] for text in said]
-    assert kinds[:2] == ["reading the data", "warm-up: the mode"]
-    assert kinds[-3:] == ["compiling", "rounds", "looking at the draws"]
-    assert "warm-up: points around the mode" in kinds and any(text.endswith("in prospect") for text in said)
+    assert texts[:2] == ["reading the data", "warm-up: the mode"]
+    assert texts[-3:] == ["compiling", "rounds", "checking the draws"]
+    assert "warm-up: points around the mode" in texts and any(text.startswith("forecasting") for text in texts)
 
 
 # --- Ctrl-C ---
 
 
-def test_what_is_let_through_is_let_through_once():
+def test_a_due_interrupt_is_raised_once():
     with interruptions(anywhere=True) as stopped:
         let_through()
         os.kill(os.getpid(), signal.SIGINT)
@@ -226,7 +230,7 @@ def test_what_is_let_through_is_let_through_once():
 
 @pytest.fixture
 def usual():
-    """Ctrl-C as Python has it: what runs in the background may ignore it."""
+    """Python's default Ctrl-C handler, because background processes may ignore Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -245,8 +249,8 @@ def test_ctrl_c_that_a_library_swallows_is_raised_again(usual):
         with suppress(KeyboardInterrupt):
             callback()
         with interruptions():
-            pytest.fail("it goes on")
-    # and not after the run
+            pytest.fail("not interrupted")
+    # no interrupt is due after the run
     let_through()
     chosen = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -257,22 +261,23 @@ def test_ctrl_c_that_a_library_swallows_is_raised_again(usual):
 
 
 @pytest.mark.long
-def test_ctrl_c_is_answered_while_nothing_can_be_left(monkeypatch, capsys):
-    told = []
-    monkeypatch.setattr(Progress, "_note", lambda self, text: told.append((time.monotonic(), text)))
+def test_ctrl_c_shows_a_notice_while_compiled_code_runs(monkeypatch, capsys):
+    notices = []
+    monkeypatch.setattr(Progress, "_note", lambda self, text: notices.append((time.monotonic(), text)))
     with Progress("a command"), Progress("a run"), interruptions() as stopped:
         began = time.monotonic()
         threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-        # one call into compiled code, in which no handler of Python runs
+        # one call into compiled code, during which Python's signal handlers do not run
         hashlib.pbkdf2_hmac("sha256", b"", b"", 5_000_000)
         busy = time.monotonic() - began
         while not stopped():
             time.sleep(0.01)
     assert busy > 0.3
-    assert len(told) == 1 and told[0][1].startswith("Ctrl-C was heard") and told[0][0] - began < busy
+    ((at, text),) = notices
+    assert text.startswith("Ctrl-C received") and at - began < busy
 
 
-def test_a_notice_stays_and_the_descriptor_of_before_is_put_back():
+def test_a_notice_stays_and_the_wakeup_descriptor_is_restored():
     reads, writes = os.pipe()
     os.set_blocking(writes, False)
     before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
@@ -281,9 +286,9 @@ def test_a_notice_stays_and_the_descriptor_of_before_is_put_back():
             with interruptions():
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(0.2)
-            line.say("another stage")
-            assert line.lines()[0].startswith("Ctrl-C was heard")
-        # who listened before has heard it too
+            line.begin("another stage")
+            assert line.lines()[0].startswith("Ctrl-C received")
+        # the signal also reaches the former descriptor
         assert os.read(reads, 8) == bytes([signal.SIGINT]) and signal.set_wakeup_fd(before) == writes
     finally:
         signal.set_wakeup_fd(before)
@@ -292,13 +297,13 @@ def test_a_notice_stays_and_the_descriptor_of_before_is_put_back():
 
 
 def pressed_in(monkeypatch, text):
-    """Ctrl-C is pressed in the middle of the first sum of a stage."""
+    """Press Ctrl-C in the middle of the first sum of a stage."""
     at = []
-    say, advance = Progress.say, Progress.advance
+    begin, advance = Progress.begin, Progress.advance
 
-    def said(self, what):
+    def begun(self, what):
         at.append(what)
-        say(self, what)
+        begin(self, what)
 
     def advanced(self, *numbers):
         advance(self, *numbers)
@@ -306,13 +311,13 @@ def pressed_in(monkeypatch, text):
             at.append("pressed")
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(Progress, "say", said)
+    monkeypatch.setattr(Progress, "begin", begun)
     monkeypatch.setattr(Progress, "advance", advanced)
     return at
 
 
 def test_ctrl_c_in_the_middle_of_a_batch_keeps_the_points(monkeypatch):
-    at = pressed_in(monkeypatch, "fitting proposals")
+    at = pressed_in(monkeypatch, "proposals")
     with pytest.warns(UserWarning, match="interrupted: the run keeps"):
         run = accord.sample(regression(), RING, draws=1000, chains=4)
     assert at[-1] == "pressed" and run.settings["interrupted"]
@@ -320,14 +325,14 @@ def test_ctrl_c_in_the_middle_of_a_batch_keeps_the_points(monkeypatch):
     assert "Importance is not certified: interrupted" in run.settings["chosen"]
 
 
-def test_ctrl_c_before_there_is_a_point_ends_the_run(monkeypatch):
-    at = pressed_in(monkeypatch, "lines from the mode")
+def test_ctrl_c_before_the_first_point_ends_the_run(monkeypatch):
+    at = pressed_in(monkeypatch, "searching tails and modes")
     with pytest.raises(KeyboardInterrupt):
         accord.sample(regression(), RING, draws=1000, chains=4)
     assert at[-1] == "pressed"
 
 
-def test_ctrl_c_keeps_the_chains_that_there_are(monkeypatch):
+def test_ctrl_c_keeps_the_draws_so_far(monkeypatch):
     method = ChEES(lockstep=16, warmup=20)
     at = pressed_in(monkeypatch, r"\d+ chains, 2 of")
     monkeypatch.setattr("accord.posterior.totals._NUMBERS", 64)
@@ -344,24 +349,24 @@ def test_ctrl_c_in_the_fallback_keeps_what_was_drawn_before(monkeypatch):
 
     def doubted(*arguments):
         drawn = draw(*arguments)
-        doubt = Check("doubt", 1.0, 0.0, False, "somebody doubts it")
+        doubt = Check("doubt", 1.0, 0.0, False, "a failed check")
         return replace(drawn, certificate=Certificate((*drawn.certificate.checks, doubt)))
 
     monkeypatch.setattr(Importance, "draw", doubted)
-    with pytest.warns(UserWarning, match="interrupted: the run keeps 1000 draws a chain"):
+    with pytest.warns(UserWarning, match="interrupted: the run keeps 1000 draws per chain"):
         run = accord.sample(regression(), RING, draws=1000, chains=4)
     assert "pressed" in at and run.settings["interrupted"] and not run.certificate.holds
     assert run.settings["chosen"] == (
-        "Importance is not certified: somebody doubts it; ChEES was interrupted before it had drawn"
+        "Importance is not certified: a failed check; ChEES was interrupted before its first draw"
     )
     assert run.draws.shape == (4, 1000, 3, 2) and run.points is not None
 
 
-def test_a_program_that_is_compiled_is_named(monkeypatch):
+def test_the_line_shows_compilation(monkeypatch):
     seen = []
     with Progress("fit", show=True) as line:
         stage("the mode")
-        # listeners hear one after another: this one after the line's own
+        # JAX calls listeners in order of registration, this one after the display's
         jax.monitoring.register_event_duration_secs_listener(lambda event, seconds, **_: seen.append(line.text()))
         jax.jit(lambda x: jnp.sin(x) * 3.7)(np.ones(3))
         assert "compiling" not in line.text()

@@ -1,4 +1,4 @@
-"""Proximal steps: closed form and Newton's method, with Hessians known at init and without, against optimality."""
+"""Proximal steps by closed form and Newton's method, with and without Hessians at init, tested for optimality."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from accord.samplers.protocol import Bound
 
 
 def agent_of(post):
-    """The first agent of a posterior, as methods see it."""
+    """The first agent of a posterior."""
     problem = build_problem(post, accord.Network.ring(post.num_agents), Bound(DADMMS(1.0)), 0)
     agents = problem.agents(0)
     return type(agents)(
@@ -55,7 +55,7 @@ def solved():
         for column, known in enumerate((True, False)):
             for turn, strength in enumerate((0.1, 1.0, 100.0)):
                 for x64 in (False, True):
-                    # quickly every target and width meet once, with curvature and without, at strengths that go round
+                    # the quick tests take every target and width once, with and without curvature, at cyclic strengths
                     marks = () if (row + column + x64) % 3 == turn else pytest.mark.slow
                     yield pytest.param(target, known, strength, x64, marks=marks)
 
@@ -64,7 +64,7 @@ _solve = jax.jit(proximal._newton)
 
 
 def by_iterations(agent):
-    """The agent without the closed form of a quadratic potential, whose Hessian is known all the same."""
+    """The agent without the closed form of its quadratic potential, but with its Hessian."""
     form = agent.shard.quadratic
     if form is None:
         return agent
@@ -91,7 +91,7 @@ def test_newton_reaches_the_stated_tolerance(target, known, strength, x64):
         agent = agent if known else without_curvature(agent)
         found, error, _ = _solve(agent, center, strength, np.zeros(4), tolerance)
         assert error <= tolerance
-    # the truth: the same problem in double precision, to the last digits, by another library
+    # the reference: the same problem in double precision by another library
     with jax.enable_x64(True):
         exact_agent = agent_of(POSTERIORS[target]())
         truth = scipy.optimize.minimize(
@@ -137,7 +137,7 @@ def scaled(scales, rows=60):
 
 
 def distance(agent, point, center, strength):
-    """Of a point to the proximal point, in double precision: one Newton step is all of it so near."""
+    """Distance of a point to the proximal point, by one Newton step in double precision."""
     with jax.enable_x64(True):
         x = jnp.asarray(np.asarray(point, float))
         slope = agent.gradient(x) + strength * (x - center)
@@ -155,13 +155,13 @@ def test_units_of_columns_cost_neither_products_nor_accuracy(strength):
         with jax.enable_x64(True):
             assert distance(agent_of(scaled(scales)), found.point, center, strength) <= 3e-4
         spent.append(found.evaluations)
-    # as many as in units of one, where conjugate gradients alone would need dozens
+    # as many as in equal units, for which plain conjugate gradients would need dozens
     assert spent[1] <= 2 * spent[0]
 
 
 @pytest.mark.long
-def test_what_is_not_solved_says_so():
-    # columns in units that are 1e5 apart, and no Hessian to go by: single precision gets nowhere near
+def test_unsolved_steps_report_their_error():
+    # with units 1e5 apart and no Hessian, single precision fails
     scales = np.geomspace(1.0, 1e5, 8)
     agent, center = without_curvature(agent_of(scaled(scales))), jnp.ones(8)
     found = jax.jit(proximal.proximal_point)(agent, center, 4.0, start=jnp.zeros(8), tolerance=1e-6)
@@ -175,14 +175,14 @@ def test_products_with_hessians_are_counted():
     step = jax.jit(
         lambda agent: proximal._newton(agent, jnp.ones(4), jnp.asarray(1.0), jnp.zeros(4), jnp.asarray(1e-4))
     )
-    # the Hessian is known: the gradient at the start, one product that finds the step right, and the gradient after it
+    # with the Hessian: the gradient at the start, one product that verifies the step, and the gradient after it
     assert step(agent).evaluations == 3
-    # it is not: as many products as there are parameters, or one less, and what rounding leaves
+    # without: as many products as parameters, or one less, and some more due to rounding
     assert 5 <= step(without_curvature(agent)).evaluations <= 12
 
 
 def test_a_start_near_the_solution_is_solved_at_once():
-    # nearer than the tolerance, though the gradient alone does not tell
+    # closer than the tolerance, which the gradient alone does not show
     agent, tolerance, strength = by_iterations(agent_of(regression("linear_regression"))), 1e-2, jnp.asarray(0.1)
     steepest = agent.shard.curvature.vectors[:, -1]
     exact = proximal._newton(agent, jnp.ones(4), strength, jnp.zeros(4), jnp.asarray(1e-5)).point
@@ -201,7 +201,7 @@ def test_a_missed_tolerance_warns(monkeypatch):
     with pytest.warns(UserWarning, match="a proximal step of D-ADMMS missed its tolerance"):
         run = accord.sample(post, accord.Network.ring(3), accord.Rounds(DADMMS(1.0), burn_in=0), draws=3, chains=1)
     assert run.statistics["unsolved_error"].max() > 0
-    # rounds between kept draws count as much
+    # rounds between recorded draws count as well
     with pytest.warns(UserWarning, match="missed its tolerance"):
         thinned = accord.sample(
             post, accord.Network.ring(3), accord.Rounds(DADMMS(1.0), burn_in=1, thin=2), draws=1, chains=1
@@ -216,5 +216,5 @@ def test_a_run_is_the_same_without_hessians(monkeypatch):
     monkeypatch.setattr("accord.posterior.posterior.HESSIAN_DIM", 0)
     unknown = walk(regression("logistic_regression", agents=4), net, method, seed=0, **options)
     np.testing.assert_allclose(known.draws, unknown.draws, atol=2e-3)
-    # what is known saves products
+    # known Hessians save products
     assert known.statistics["gradients"][:, -1].mean() < unknown.statistics["gradients"][:, -1].mean()

@@ -28,7 +28,7 @@ SETS = {
 
 @pytest.mark.parametrize("name", SETS)
 def test_projections_are_the_nearest_points(name):
-    # a point p of a convex set is nearest to x where no member y lies further towards x: (x - p)'(y - p) <= 0
+    # p is the nearest point of a convex set to x if (x - p)'(y - p) <= 0 for all its members y
     rng = np.random.default_rng(0)
     region, draw = SETS[name]
     members, x = draw(rng), 2.0 * rng.standard_normal((50, 3))
@@ -36,14 +36,14 @@ def test_projections_are_the_nearest_points(name):
         p = np.asarray(region.project(x))
         np.testing.assert_allclose(region.project(p), p, atol=1e-12)
         np.testing.assert_allclose(region.project(members), members, atol=1e-12)
-        # one by one as all at once
+        # single points and batches agree
         np.testing.assert_allclose(region.project(x[7]), p[7], atol=1e-15)
     assert np.einsum("pi,pmi->pm", x - p, members[None] - p[:, None]).max() < 1e-12
     assert np.abs(x - p).max() > 0.5
 
 
 @pytest.mark.long
-def test_where_the_set_has_no_bounds_it_is_de_sgld():
+def test_with_an_unbounded_set_it_is_de_sgld():
     step = Polynomial(0.1, 3.0, 0.7)
     options = dict(mixing="lazy", noise="common", batch_size=2, temperature=0.5)
     lengths = dict(draws=30, burn_in=0, chains=2, seed=4)
@@ -57,7 +57,7 @@ MEAN, VARIANCE = -0.3, 1.0
 
 
 def one_potential():
-    """Agents with a share of one Gaussian each, who stay together under common noise: their rounds are one chain's."""
+    """Agents with equal parts of one Gaussian, which stay together under common noise like one chain."""
     return accord.models.gaussian(np.full((AGENTS, 1), MEAN), np.full((AGENTS, 1, 1), AGENTS * VARIANCE))
 
 
@@ -90,7 +90,7 @@ def test_one_parameter_has_the_law_of_its_kernel(smoothing):
 
 
 @pytest.mark.long
-def test_agents_that_stray_one_by_one_push_the_average_inwards():
+def test_independent_noise_biases_the_average_inwards():
     method = ProximalDESGLD(0.02 * AGENTS, "positive", 0.1)
     run = accord.sample(
         one_potential(), NET, accord.Rounds(method, burn_in=200, init=np.array([0.5])), draws=1, chains=4000, seed=0
@@ -109,7 +109,7 @@ def truncated(smoothing=None):
     return x, masses / masses.sum()
 
 
-def test_the_bias_of_step_and_smoothing_is_what_the_docstring_says():
+def test_the_bias_of_step_and_smoothing_matches_the_docstring():
     # small steps have the smoothed law, to first order in the step ...
     x, masses = truncated(0.1)
     errors = []
@@ -117,7 +117,7 @@ def test_the_bias_of_step_and_smoothing_is_what_the_docstring_says():
         grid, found = kernel_law(h, 0.1)
         errors.append(found @ grid - masses @ x)
     assert errors[0] / errors[1] == pytest.approx(2.0, rel=0.1) and abs(errors[1]) < 0.01
-    # ... which lies outside of the set by as much as the density at the face says
+    # ... whose mass outside of the set follows from the density at the face
     exact_x, exact = truncated()
     edge = exact[exact_x >= 0][0] / (exact_x[1] - exact_x[0])
     for smoothing in (1e-3, 1e-4):
@@ -127,7 +127,7 @@ def test_the_bias_of_step_and_smoothing_is_what_the_docstring_says():
         assert -(masses @ np.minimum(x, 0.0)) / outside == pytest.approx(
             np.sqrt(2.0 * smoothing / np.pi), rel=2.0 * smoothing**0.5
         )
-    # left to the step, the law tends to the restricted one as the square root of the step
+    # with default smoothing the law converges to the restricted one as the square root of the step
     errors = [abs(found @ grid - exact @ exact_x) for grid, found in (kernel_law(h, 2.0 * h) for h in (0.01, 0.0025))]
     assert errors[0] / errors[1] == pytest.approx(2.0, rel=0.05)
 
@@ -145,7 +145,7 @@ def test_two_parameters_of_unequal_agents_have_the_smoothed_law():
     masses /= masses.sum()
     mean = masses @ grid
     sd = np.sqrt(masses @ (grid - mean) ** 2)
-    # the set matters
+    # the set has an effect
     assert np.abs(mean - mode).max() > 0.2 * np.sqrt(np.diag(cov)).min()
     method = ProximalDESGLD(0.004, region, smoothing, noise="common")
     run = accord.sample(
@@ -157,7 +157,7 @@ def test_two_parameters_of_unequal_agents_have_the_smoothed_law():
     assert (np.abs(squares.mean(axis=0) - sd**2) / (squares.std(axis=0) / np.sqrt(len(x)))).max() < Z_BOUND
 
 
-def test_its_optimiser_ends_where_slope_and_pull_balance():
+def test_its_optimiser_converges_to_the_balance_of_slope_and_pull():
     with jax.enable_x64(True):
         method = ProximalDESGLD(0.1, "positive", 0.2, temperature=0.0)
         run = accord.sample(one_potential(), NET, accord.Rounds(method, burn_in=2000), draws=1, chains=1)
@@ -165,13 +165,13 @@ def test_its_optimiser_ends_where_slope_and_pull_balance():
     np.testing.assert_allclose(run.draws[0, 0, :, 0], MEAN / (1.0 + VARIANCE / 0.2), atol=1e-10)
 
 
-def test_draws_are_not_held_against_a_posterior_without_the_set():
+def test_draws_are_not_tested_against_a_posterior_without_the_set():
     post, lengths = one_potential(), dict(draws=2000, thin=5, chains=4, seed=0)
     restricted = ProximalDESGLD(0.05, "positive", noise="common")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         walk(post, NET, restricted, **lengths).summary()
-    # the same draws of a method that promises the posterior
+    # the same draws of a method that targets the posterior
     with pytest.warns(UserWarning, match="too narrow"):
         walk(post, NET, Promising(0.05, "positive", noise="common"), **lengths).summary()
 
@@ -188,22 +188,25 @@ class Promising(ProximalDESGLD):
         (lambda: ProximalDESGLD(0.1, "positive", 0.0), "smoothing must be a finite number > 0, found 0.0"),
         (lambda: Box(1.0, 0.0), "lower must be below upper, found 1.0 and 0.0"),
         (lambda: Box([0.0, 1.0], [1.0, 2.0, 3.0]), "lower must be below upper"),
-        (lambda: Box(np.nan), "lower must be a number, or one a parameter, found nan"),
+        (lambda: Box(np.nan), "lower must be a number, or one per parameter, found nan"),
         (lambda: Simplex(0.0), "total must be a finite number > 0"),
         (lambda: L1Ball(-1.0), "radius must be a finite number > 0"),
-        (lambda: sample(ProximalDESGLD(0.1, Box([0.0, 1.0, 2.0]))), r"lower must be .* one a parameter \(2\), found 3"),
+        (
+            lambda: sample(ProximalDESGLD(0.1, Box([0.0, 1.0, 2.0]))),
+            r"lower must be .* one per parameter \(2\), found 3",
+        ),
         (lambda: sample(ProximalDESGLD(9.0, "positive")), "the stability bound of ProximalDESGLD"),
         (lambda: sample(ProximalDESGLD(0.1, "positive", 1e-3)), "the stability bound of ProximalDESGLD"),
-        (lambda: sample(ProximalDESGLD(0.1, "positive"), whiten=True), "goes without whiten=True"),
+        (lambda: sample(ProximalDESGLD(0.1, "positive"), whiten=True), "does not work with whiten=True"),
         (lambda: sample(ProximalDESGLD(0.1, "positive", mixing=NEARLY_SWAPPED)), "eigenvalues above -0.5, found -0.9"),
     ],
 )
-def test_what_does_not_fit_is_named(make, message):
+def test_invalid_arguments_raise_clear_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-# on the path of six agents: pairs that nearly change places
+# on the path of six agents some pairs nearly swap their values
 NEARLY_SWAPPED = np.eye(AGENTS)
 for _pair in (slice(0, 2), slice(2, 4), slice(4, 6)):
     NEARLY_SWAPPED[_pair, _pair] = [[0.05, 0.95], [0.95, 0.05]]

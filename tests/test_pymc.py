@@ -1,4 +1,4 @@
-"""PyMC models over sites: their parts against the same models in NumPyro and PyMC's own density, and bad ones."""
+"""PyMC models over sites: parts against the same models in NumPyro and PyMC's own density, and errors."""
 
 import cloudpickle
 import jax
@@ -10,7 +10,7 @@ import textbook
 
 import accord
 
-# PyMC's own densities are of small arrays, here: compiling C for them takes longer than they do
+# PyMC's densities of small arrays: compiling C would take longer than evaluating them
 pytensor.config.cxx = ""
 
 
@@ -52,13 +52,13 @@ def wells(**data):
 
 
 def as_pymc(shard):
-    """A shard of a textbook model, with the number of groups by the name of their dim."""
+    """A shard of a textbook model, with the number of groups under the name of their dim."""
     names = {"county": "idx", "counties": "county"}
     return {names.get(name, name): value for name, value in shard.items()}
 
 
 def in_both(make, sites):
-    """A textbook model at some of its sites, by NumPyro and by PyMC."""
+    """Posteriors of a textbook model at some of its sites, from NumPyro and from PyMC."""
     book = getattr(textbook, make.__name__)()
     shards = [as_pymc(shard) for shard in book.shards[:sites]]
     post = accord.from_pymc(make(**shards[0]), shards, local=book.local)
@@ -69,21 +69,21 @@ def in_both(make, sites):
 @pytest.mark.parametrize(
     ("make", "sites"), [(eight_schools, 2), pytest.param(radon, 2, marks=pytest.mark.slow), (wells, 2)]
 )
-def test_densities_are_those_of_numpyro(make, sites):
+def test_densities_match_numpyro(make, sites):
     expected, post = in_both(make, sites)
     assert post.names == expected.names and list(post.sizes) == list(expected.sizes)
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):
         x = [post.init + 0.3 * rng.standard_normal(post.dim) for _ in range(3)]
         off = [float(post.logdensity(one) - expected.logdensity(one)) for one in x]
-    # PyMC has a constant of the half-normal law in 32 bits
+    # PyMC has a constant of the half-normal in single precision
     np.testing.assert_allclose(off, off[0], atol=1e-9)
     assert abs(off[0]) < 1e-6
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [eight_schools, radon, wells])
-def test_draws_are_those_of_the_model_in_numpyro(make):
+def test_draws_match_the_model_in_numpyro(make):
     expected, post = in_both(make, None)
     runs = [accord.sample(one, accord.Network.complete(one.num_agents), draws=5000) for one in (expected, post)]
     assert all(run.certificate.holds for run in runs)
@@ -177,7 +177,7 @@ def test_latents_of_groups_are_integrated_out():
         np.testing.assert_allclose(post.logdensity(x), expected, rtol=1e-7)
 
 
-def test_a_model_travels_without_anybodys_rows():
+def test_a_pickled_model_has_no_rows():
     canary = 31415.926535
     shards = [{"y": np.full(3, canary + k)} for k in range(3)]
 
@@ -195,19 +195,19 @@ def test_a_model_travels_without_anybodys_rows():
 
 
 @pytest.mark.slow
-def test_shards_that_are_read_elsewhere_need_an_example():
+def test_remote_shards_need_an_example():
     shards = [wards(0, [3, 2]), wards(1, [2, 5])]
     given = accord.from_pymc(slopes(shards), shards, local="ward_id")
     example = wards(5, [1, 2, 1])
     read = accord.from_pymc(slopes(shards), [lambda s=s: s for s in shards], local="ward_id", example=example)
     assert not read.is_read and "not read" in repr(read)
     np.testing.assert_allclose(read.gradients(given.init), given.gradients(given.init), rtol=1e-6)
-    with pytest.raises(ValueError, match="example must be given"):
+    with pytest.raises(ValueError, match="shards that are functions or files need example"):
         accord.from_pymc(slopes(shards), [lambda s=s: s for s in shards], local="ward_id")
 
 
 def one_level(more=lambda y, a: None, prior=lambda: pm.Normal("a", 0, 1), observed=lambda y: y, **options):
-    """A model of two sites that does not split, as the arguments say."""
+    """The posterior of a model with two sites, from parts of the model and options."""
     shards = options.pop("shards", [{"y": np.arange(3.0)}, {"y": np.arange(2.0)}])
     with pm.Model(coords={"ward": range(2), "k": range(3)}) as model:
         y, a = pm.Data("y", np.arange(3.0), dims="rows"), prior()
@@ -230,29 +230,29 @@ DRAWN = pytensor.shared(np.float64(1.0), "outside")
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"prior": lambda: pm.Bernoulli("a", 0.5)}, "a is discrete: sum it out"),
+        ({"prior": lambda: pm.Bernoulli("a", 0.5)}, "a is discrete: marginalise it"),
         ({"prior": lambda: pm.VonMises("a", 0.0, 1.0)}, r"a has the transform 'circular' \(CircularTransform\)"),
-        ({"prior": lambda: pm.HalfNormal("a", default_transform=None)}, "a has no transform: its bounds"),
+        ({"prior": lambda: pm.HalfNormal("a", default_transform=None)}, "a has bounds but no transform"),
         ({"more": lambda y, a: pm.Uniform("b", 0.0, a)}, "the bounds of b depend on data or other latents"),
         ({"more": lambda y, a: pm.Normal("b", 0.0, y.sum())}, "at site 0 the parts of the model do not sum to"),
         ({"more": lambda y, a: pm.Normal("b", 0.0, DRAWN)}, "the density depends on outside, which is neither pm.Data"),
-        ({"more": lambda y, a: pm.Normal("b", 0.0, 1.0, dims="rows")}, "b is a latent of every row: it stays at its"),
-        ({"more": lambda y, a: pm.Potential("p", -(a**2))}, "p is one number, and not one for each row"),
-        ({"observed": lambda y: np.zeros(3)}, "row is observed as numbers in the model: observe a pm.Data"),
+        ({"more": lambda y, a: pm.Normal("b", 0.0, 1.0, dims="rows")}, "b has one latent for each row: set"),
+        ({"more": lambda y, a: pm.Potential("p", -(a**2))}, "p is a scalar: it must have one value for each row"),
+        ({"observed": lambda y: np.zeros(3)}, "row is observed as an array: observe a pm.Data"),
         (
             {"observed": lambda y: np.ma.masked_equal([0.0, 1.0, 2.0], 1.0)},
-            "row has values that are missing, which PyMC",
+            "row has missing values, which PyMC",
         ),
-        ({"observed": lambda y: pm.Minibatch(y, batch_size=2)}, "the model is of minibatches"),
+        ({"observed": lambda y: pm.Minibatch(y, batch_size=2)}, "the model uses minibatches"),
         (
             {"more": lambda y, a: pm.Normal("b", a, 1.0, observed=y + np.zeros(3))},
-            "a number of rows or groups is built into it",
+            "hard-coded number of rows or groups",
         ),
         (
             {"more": lambda y, a: pm.Normal("b", a + np.ones(3), 1.0, observed=1 * y)},
-            "a number of rows or groups is built into it",
+            "hard-coded number of rows or groups",
         ),
         ({"more": lambda y, a: pm.MvNormal("b", a + y, np.eye(3), observed=1 * y)}, "rows"),
         (
@@ -271,31 +271,31 @@ DRAWN = pytensor.shared(np.float64(1.0), "outside")
         ),
         ({"shards": [{}, {"y": np.zeros(2)}]}, r"every pm.Data of the model, \['y'\]; missing are \['y'\]"),
         ({"shards": [{"y": np.zeros((2, 2))}]}, r"y of shard 0 has shape \(2, 2\); its pm.Data has 1 axes"),
-        ({"init": {"c": 1.0}}, r"init is of 'c', and the latents of the model are \['a'\]"),
+        ({"init": {"c": 1.0}}, r"init has 'c'; the latents of the model are \['a'\]"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Data in row contains missing values", "ignore:total_size not provided")
 @pytest.mark.long_from(4)
-def test_what_does_not_split_is_refused(changes, said):
-    with pytest.raises(ValueError, match=said):
+def test_models_that_do_not_split_raise(changes, message):
+    with pytest.raises(ValueError, match=message):
         one_level(**changes)
 
 
-def test_what_is_no_model_is_refused():
+def test_invalid_models_raise():
     with pytest.raises(ValueError, match=r"model must be a pymc.Model, found function"):
         accord.from_pymc(wells, [{"y": np.zeros(2)}])
     with pm.Model() as silent:
         pm.Normal("a")
-    with pytest.raises(ValueError, match="the model observes nothing"):
+    with pytest.raises(ValueError, match="the model has no observed variable"):
         accord.from_pymc(silent, [{"y": np.zeros(2)}])
     with pm.Model() as counted:
         pm.Poisson("row", pm.HalfNormal("rate"), observed=pm.Data("y", np.arange(3)))
-    with pytest.raises(ValueError, match="y of shard 1 is of float64, and its pm.Data of int32: it would be rounded"):
+    with pytest.raises(ValueError, match="y of shard 1 has dtype float64, and its pm.Data int32: it would be rounded"):
         accord.from_pymc(counted, [{"y": np.arange(3)}, {"y": np.array([0.5])}])
 
 
 def test_a_name_of_both_a_dim_and_data_is_refused():
-    # PyMC 6 refuses it by itself
+    # PyMC 6 raises its own error
     with pytest.raises(
         ValueError, match=r"'ward' (names both a dim and a pm.Data|conflicts with an existing dimension)"
     ):
@@ -305,23 +305,23 @@ def test_a_name_of_both_a_dim_and_data_is_refused():
         accord.from_pymc(model, [{"y": np.zeros(2), "ward": np.arange(2)}], local="ward")
 
 
-def test_groups_that_are_built_in_are_refused():
+def test_hard_coded_groups_raise():
     with pm.Model() as model:
         ward, b = pm.Data("which", np.zeros(2, int)), pm.Normal("b", 0, 1, shape=2, dims="ward")
         pm.Normal("row", b[ward], pm.HalfNormal("s"), observed=pm.Data("y", np.zeros(2)))
-    with pytest.raises(ValueError, match="for one row of one group the model has 1 rows and 2 groups"):
+    with pytest.raises(ValueError, match="on data of one row and one group the model has 1 rows and 2 groups"):
         accord.from_pymc(model, [{"y": np.zeros(2), "which": np.arange(2)}], local="ward")
 
 
 @pytest.mark.skipif(int(pm.__version__.split(".")[0]) >= 6, reason="PyTensor has all of it for JAX there")
-def test_what_jax_has_not_is_told():
+def test_parts_without_a_jax_version_raise():
     with pm.Model() as model:
         pm.Censored("row", pm.Normal.dist(pm.Normal("a"), 1.0), -1.0, 1.0, observed=pm.Data("y", np.zeros(2)))
     with pytest.raises(NotImplementedError, match="the model has a part that JAX cannot evaluate: .* erfcx"):
         accord.from_pymc(model, [{"y": np.zeros(2)}])
 
 
-def test_a_number_of_rows_that_all_sites_have_is_not_built_in():
+def test_a_hard_coded_number_of_rows_raises():
     def model(extra):
         with pm.Model() as made:
             y, a = pm.Data("y", np.zeros(3)), pm.Normal("a")
@@ -329,11 +329,11 @@ def test_a_number_of_rows_that_all_sites_have_is_not_built_in():
         return made
 
     shards = [{"y": np.arange(3.0)}, {"y": np.ones(3)}]
-    with pytest.raises(ValueError, match=r"on data of shapes \{'y': \(1,\)\}: .* a number of rows or groups"):
+    with pytest.raises(ValueError, match=r"on data of shapes \{'y': \(1,\)\}: .* number of rows or groups"):
         accord.from_pymc(model(lambda y: np.ones(3)), shards)
     accord.from_pymc(model(lambda y: np.ones(1)), shards)
     accord.from_pymc(model(lambda y: pytensor.tensor.arange(y.shape[0] + 1)[1:]), [{"y": np.zeros(1)}])
 
 
-def test_bringing_a_model_in_leaves_numbers_of_64_bits_off():
+def test_from_pymc_leaves_double_precision_off():
     assert not jax.config.jax_enable_x64

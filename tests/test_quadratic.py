@@ -1,4 +1,4 @@
-"""Values of quadratic potentials by their closed form, beside those of the rows in extended precision."""
+"""Closed-form values of quadratic potentials against values from rows in extended precision."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ def regression(kind):
         X = X * [1.0, 1e4, 1e-4]
     flat = X.reshape(-1, X.shape[2])
     mode = np.linalg.lstsq(flat, y.reshape(-1), rcond=None)[0]
-    # QR, as the normal equations of nearly collinear columns lose what they differ by
+    # QR, because normal equations lose precision for nearly collinear columns
     factor = np.linalg.inv(np.linalg.qr(flat)[1])
     return X, y, Coordinates(mode, factor)
 
@@ -53,7 +53,7 @@ KINDS = ["plain", "units", "offset", "units and offset", "nearly collinear", "fe
 @pytest.mark.parametrize("moved", [False, True], ids=["parameters", "coordinates"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.long_from(9)
-def test_values_by_the_closed_form_are_nearer_the_truth_than_those_of_the_rows(kind, moved, wide):
+def test_closed_form_values_are_more_accurate_than_values_from_rows(kind, moved, wide):
     X, y, place = regression(kind)
     post = models.linear_regression(list(zip(X, y, strict=True)), noise_scale=1.0, prior_variance=PRIOR)
     z = np.random.default_rng(1).standard_normal((20, post.dim))
@@ -71,13 +71,13 @@ def test_values_by_the_closed_form_are_nearer_the_truth_than_those_of_the_rows(k
         own, rows = (jax.jit(jax.vmap(values))(form) for form in (shards, shards._replace(quadratic=None)))
     if wide:
         np.testing.assert_allclose(own, np.asarray(right, float), rtol=1e-12, atol=1e-8)
-        # of about 1e5, with terms of 1e12 where answers are far from 0
+        # values are about 1e5, with terms of 1e12 if answers are far from 0
         assert worst(own, right) < (1e-9 if kind != "nearly collinear" else 1e-8)
     assert worst(own, right) <= 1.1 * worst(rows, right)
 
 
-def test_values_of_nearly_flat_forms_are_those_of_the_rows():
-    # alone, an agent of fewer rows than columns under a nearly flat prior: its minimum may be far from everything
+def test_nearly_flat_forms_use_values_from_rows():
+    # an agent with fewer rows than columns under a nearly flat prior: its minimum may be far away
     X, y, place = regression("fewer rows than columns")
     post = models.linear_regression(list(zip(X, y, strict=True)), noise_scale=1.0, prior_variance=PRIOR).alone(1)
     z = np.random.default_rng(1).standard_normal((20, post.dim))
@@ -91,7 +91,7 @@ def test_values_of_nearly_flat_forms_are_those_of_the_rows():
     np.testing.assert_array_equal(found, rows[:, 0])
 
 
-def test_no_row_is_read_for_a_value_and_a_gradient():
+def test_values_and_gradients_read_no_row():
     X, y, _ = regression("plain")
     post = models.linear_regression(list(zip(X, y, strict=True)), noise_scale=1.0)
     shards = post.stacked()
@@ -102,7 +102,7 @@ def test_no_row_is_read_for_a_value_and_a_gradient():
             np.testing.assert_array_equal(own, other)
 
 
-def test_an_agent_alone_finds_what_it_finds_among_others():
+def test_an_agent_alone_gives_the_same_values_as_in_a_stack():
     X, y, place = regression("units and offset")
     post = models.linear_regression(list(zip(X, y, strict=True)), noise_scale=1.0)
     with jax.enable_x64(True):
@@ -114,7 +114,7 @@ def test_an_agent_alone_finds_what_it_finds_among_others():
     np.testing.assert_allclose(slope, together[1][1:2], rtol=1e-12)
 
 
-def test_forms_that_have_no_minimum_have_values():
+def test_forms_without_a_minimum_have_values():
     # the first is flat and slopes along the second axis, the second bends down: their sum has a minimum
     hessians = np.array([[[2.0, 0.0], [0.0, 0.0]], [[-1.0, 0.0], [0.0, 3.0]]])
     linear = np.array([[1.0, -2.0], [0.5, 0.0]])
@@ -130,7 +130,7 @@ def test_forms_that_have_no_minimum_have_values():
 
 
 @pytest.mark.parametrize("dim", [1, 2, 6, 7, 20])
-def test_proximal_steps_and_their_noise_are_those_of_the_hessian(dim):
+def test_proximal_steps_and_their_noise_match_the_hessian(dim):
     rng = np.random.default_rng(dim)
     factor, center, linear = rng.standard_normal((dim, dim)), rng.standard_normal(dim), rng.standard_normal(dim)
     strength = 0.7
@@ -147,8 +147,8 @@ def test_proximal_steps_and_their_noise_are_those_of_the_hessian(dim):
 
 
 @pytest.mark.parametrize("dim", [2, 20])
-def test_proximal_steps_far_from_zero_have_no_error_of_their_own_in_every_round(dim):
-    # at the minimum the step is none: what it makes of rounding adds up over rounds
+def test_proximal_steps_far_from_zero_do_not_accumulate_rounding(dim):
+    # the step at the minimum is zero, and rounding errors would add up over rounds
     rng = np.random.default_rng(dim)
     factor = rng.standard_normal((50, dim, dim))
     hessians, center = factor @ factor.swapaxes(1, 2), np.float32(1e5 * (1.0 + rng.random((50, dim))))
@@ -156,13 +156,13 @@ def test_proximal_steps_far_from_zero_have_no_error_of_their_own_in_every_round(
     forms = jax.tree.map(jnp.float32, forms)
     strength = 1000.0 * np.linalg.eigvalsh(hessians)[:, -1]
     points = jax.vmap(Quadratic.proximal_point)(forms, jnp.float32(strength), center)
-    # less than the center's last digit, where (H + s I)^-1 (s center + b) is off by several of them
+    # within the last digit of the center; (H + s I)^-1 (s center + b) is off by several
     assert (np.abs(points - center) <= np.spacing(center)).all()
 
 
-# the gap of the small ones is far below the rounding of the large one, and above it
+# the gap of the small eigenvalues is far below, and above, the rounding of the large one
 @pytest.mark.parametrize("large", [1e8, 1e2])
-def test_eigenvectors_are_those_of_hessians_in_any_units(large):
+def test_eigenvectors_are_accurate_in_any_units(large):
     rng = np.random.default_rng(0)
     rotation = np.linalg.qr(rng.standard_normal((2, 2)))[0]
     hessian = np.diag([large, 0.0, 0.0])
@@ -173,13 +173,13 @@ def test_eigenvectors_are_those_of_hessians_in_any_units(large):
     np.testing.assert_allclose((V * values @ V.T) / np.outer(root, root), hessian / np.outer(root, root), atol=1e-6)
 
 
-def test_units_that_eigenvectors_do_not_bear_are_refused():
+def test_extreme_units_are_refused():
     hessians = np.array([np.eye(3), np.diag([1e8, 1e-8, 3e-8])])
-    with pytest.raises(ValueError, match=r"units too far apart: .* from 1e-08 to 1e\+08, .*; take whiten=True"):
+    with pytest.raises(ValueError, match=r"differ too much: .* from 1e-08 to 1e\+08, .* Use whiten=True"):
         with_eigenvectors(Quadratic(hessians, np.zeros((2, 3))))
 
 
-def test_a_regression_whose_columns_have_other_units_is_solved_by_all_of_its_eigenvectors():
+def test_a_regression_with_columns_in_different_units_reaches_its_mean():
     rng = np.random.default_rng(0)
     shards = []
     for _ in range(4):
@@ -192,12 +192,12 @@ def test_a_regression_whose_columns_have_other_units_is_solved_by_all_of_its_eig
             post, Network.complete(4), Rounds(method, burn_in=20_000), draws=1, chains=1, seed=1, progress=False
         )
     off = (run.draws[0, -1] - exact.mean) / np.sqrt(np.diagonal(exact.cov))
-    # it was 15 standard deviations; of the large column rounding leaves single agents some tenths of one
+    # rounding in the large column leaves single agents off by some tenths of a standard deviation
     assert np.abs(off.mean(axis=0)).max() < 0.05 and np.abs(off).max() < 2.0
 
 
-def test_values_in_rounds_tell_positions_apart_far_from_zero():
-    # of (x - m)^2 alone, without m^2, values are some 1e10 in size
+def test_values_in_rounds_resolve_positions_far_from_zero():
+    # without the constant m^2, values of (x - m)^2 are about 1e10 in size
     post, net = models.gaussian(1e5 + np.array([-1.0, 0.0, 1.0, 2.0]), np.ones(4)), Network.ring(4)
 
     def differences():
@@ -209,7 +209,7 @@ def test_values_in_rounds_tell_positions_apart_far_from_zero():
     found, level = differences()
     np.testing.assert_allclose(found, [0.125, 0.78125], atol=1e-4)
     assert abs(level) < 1.0
-    # in double precision they are the density's own, as a hub reports it
+    # double precision keeps the level, which a hub reports
     with jax.enable_x64(True):
         found, level = differences()
         np.testing.assert_allclose(found, [0.125, 0.78125], atol=1e-4)

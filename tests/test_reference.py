@@ -46,7 +46,7 @@ def test_the_demos_data_are_split_by_a_covariate():
     assert all(a[1] <= b[0] for a, b in zip(edges[:-1], edges[1:], strict=True))
 
 
-def test_trust_is_read_off_the_numbers():
+def test_trust_needs_accurate_means_and_error_bars():
     def row(low, high, error):
         return demo.Row("a", low, high, error, 1, 1, 1.0)
 
@@ -57,7 +57,7 @@ def test_trust_is_read_off_the_numbers():
 
 
 @pytest.mark.slow
-def test_the_demo_tells_right_error_bars_from_wrong_ones(capsys):
+def test_the_demo_separates_right_from_wrong_error_bars(capsys):
     demo.main(seed=1)
     out = capsys.readouterr().out
     labels = [entry.label for entry in demo.ENTRIES]

@@ -26,7 +26,7 @@ def draw(network, method):
 
 @pytest.mark.parametrize("method", among(RELAYED, "GTBAOAB", "EXTRASGLD"))
 @pytest.mark.parametrize("network", ["path", "irregular"])
-def test_relayed_averages_draw_what_a_complete_network_draws(network, method):
+def test_relayed_averages_give_the_draws_of_a_complete_network(network, method):
     # Metropolis weights on a complete network are 1 / N
     found, expected = (
         draw(NETWORKS[network], RELAYED[method]("relay")),
@@ -49,15 +49,15 @@ def test_relayed_draws_follow_the_law():
     assert worst_z(run.draws[:, 0], accord.law(post, network, method, start(2)).at(15).joint) < 5.5
 
 
-def test_a_plan_of_relays_takes_one_round_a_draw():
+def test_a_plan_of_relays_takes_one_round_per_draw():
     run = accord.sample(unequal_curvature(1), NETWORKS["path"], GTBAOAB(mixing="relay"), draws=50, chains=2, seed=0)
     assert "mixing='relay'" in run.settings["method"] and "mix_rounds=1," in run.settings["method"]
 
 
-def test_relays_and_what_they_cannot():
-    with pytest.raises(ValueError, match="leave out mix_rounds, found 3"):
+def test_relays_refuse_unsupported_options():
+    with pytest.raises(ValueError, match="omit mix_rounds, found 3"):
         GTBAOAB(0.1, mixing="relay", mix_rounds=3)
-    with pytest.raises(ValueError, match="a sum that misses one is another sum"):
+    with pytest.raises(ValueError, match="a lost message would change the sum"):
         accord.sample(unequal_curvature(1), NETWORKS["path"].links(loss=0.1), RELAYED["DESGLD"]("relay"), draws=1)
     with pytest.raises(ValueError, match="not connected"):
         accord.sample(unequal_curvature(1), accord.Network.empty(AGENTS), RELAYED["DESGLD"]("relay"), draws=1)

@@ -1,4 +1,4 @@
-"""Reports of runs: each number is the run's own, names are anybody's, and what is missing says why."""
+"""Reports of runs: values equal the run's, names are escaped, and missing sections have a reason."""
 
 import dataclasses
 import html
@@ -114,18 +114,18 @@ def test_the_page_is_whole_and_loads_nothing(page):
     assert named <= set(read.ids)
 
 
-def test_names_are_texts_and_not_tags(page):
+def test_names_are_escaped(page):
     assert "<script" not in page and "<b>&c" not in page
     text = Reader(page).text
     for name in [*SITES, *NAMES]:
         assert name in text
-    # neither in drawings, where a dollar begins no formula
+    # plots do not parse a dollar as a formula
     labels = [html.unescape(label) for label in re.findall(r"<text[^>]*>(.*?)</text>", page)]
     assert {"a<b>&c", "dose $x_1$", "$cost$"} <= set(labels)
 
 
-def test_texts_of_a_file_are_texts_and_not_tags(run, tmp_path):
-    """A file's names, settings, certificate and model are anybody's."""
+def test_texts_of_a_file_are_escaped(run, tmp_path):
+    """Names, settings, certificate and model of a file are untrusted."""
     bad = """--><script>alert('x')</script>"'></svg><img src=x onerror=y>"""
     names = tuple(f"{bad}{d}" for d in range(3))
     info = dataclasses.replace(
@@ -144,62 +144,96 @@ def test_texts_of_a_file_are_texts_and_not_tags(run, tmp_path):
         assert "alert('x')" in read.text
 
 
-def test_every_drawing_has_a_text_in_its_place(page):
+def test_every_plot_has_an_alternative_text(page):
     drawings = re.findall(r"<svg[^>]*>", page)
     alts = [re.search(r'aria-label="([^"]+)"', drawing)[1] for drawing in drawings]
     assert len(drawings) > 8 and len(set(alts)) == len(alts) and all('role="img"' in drawing for drawing in drawings)
 
 
-def test_the_numbers_are_those_of_the_run(run, page):
+def test_the_verdict_comes_first_and_then_the_posterior(page):
+    titles = re.findall(r"<h2>(.*?)</h2>", page)
+    assert titles[:4] == ["Verdict", "Posterior", "Forest plot", "Checks"]
+    assert Reader(page).text.index("Certified: all 10 checks passed.") < Reader(page).text.index("intercept")
+
+
+def test_a_failed_check_is_the_verdict(run, tmp_path):
+    first, *others = run.certificate.checks
+    failed = first._replace(holds=False, text="too few of them")
+    doubted = dataclasses.replace(run, certificate=Certificate((failed, *others)))
+    text = Reader(accord.report(doubted, tmp_path / "doubted.html").read_text()).text
+    # the verdict has the reason, so no warning repeats it
+    assert "Not certified: too few of them." in text and "Warnings" not in text and "failed effective draws" in text
+
+
+def test_axes_have_labels(page):
+    for drawing in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
+        alt = html.unescape(re.search(r'aria-label="([^"]+)"', drawing)[1])
+        labels = set(re.findall(r"<text[^>]*>(.*?)</text>", drawing))
+        if not alt.startswith("Network"):
+            expected = {"parameter", "site", "density", "value", "draws", "rows", "weight (mean 1)"}
+            assert labels & expected and labels & {"value", "draw", "rank", "response", "points, heaviest first"}, alt
+
+
+def test_the_style_is_for_paper_and_narrow_screens(page):
+    style = page[page.index("<style>") : page.index("</style>")]
+    paper = style[style.index("@media print") :]
+    assert "size: A4" in style and "prefers-color-scheme: dark" in style
+    assert "figure, svg, tr, li, .verdict { break-inside: avoid; }" in paper and "h1, h2, h3, dt { break-after" in paper
+    # every table scrolls in a box
+    assert page.count("<table>") == page.count('<div class="wide"><table>') and ".wide { overflow-x: auto; }" in style
+
+
+def test_the_report_has_the_values_of_the_run(run, page):
     text = Reader(page).text
     summary, ratios, loo = run.table(), run.odds_ratios("model"), accord.loo(run, logistic(), RING)
     for name in NAMES:
         line = summary["average"].loc[name]
         assert f"{name} {line['mean']:.2f} {line['sd']:.2f} {line['5%']:.2f} {line['95%']:.2f}" in text
     for name in NAMES[1:]:
-        line = ratios.loc[name]
-        assert f"{name} {line['odds ratio']:#.3g} {line['5%']:#.3g} {line['95%']:#.3g}" in text
+        line, own = ratios.loc[name], f"{summary['average'].loc[name, 'rhat']:.3f}"
+        # beside the coefficient
+        assert f"{own} {line['odds ratio']:#.3g} {line['5%']:#.3g} {line['95%']:#.3g}" in text
     value, error = run.log_evidence
     assert f"Log evidence: {value:.2f}, standard error {error:.2g}" in text
-    assert f"elpd {loo.elpd:.1f}, standard error {loo.se:.1f}" in text
+    assert f"elpd (expected log predictive density) {loo.elpd:.1f} {loo.se:.1f}" in text
     assert f"{run.traffic.sums:,}" in text and "together 310" in text
     for check in run.certificate.checks:
         assert re.sub(r"\s+", " ", check.text) in text
-    assert "The draws can be relied on" in text
 
 
 @pytest.mark.long
-def test_missing_parts_say_why(walked, run, tmp_path):
+def test_missing_sections_have_a_reason(walked, run, tmp_path):
     text = Reader(accord.report(walked, tmp_path / "walked.html", logistic(), accord.Network.star(4)).read_text()).text
-    assert "No certificate: only methods that work by sums" in text
+    assert "Not certified: DESGLD has no certificate." in text and "No certificate: only sum-based methods" in text
     assert "No evidence: log_evidence needs the weights of Importance(), and DESGLD has none" in text
-    assert "No weights: DESGLD draws without them." in text
+    assert "No weights: DESGLD draws without weights." in text
     assert "Each site left out: not known." in text
-    # so few draws of such steps are warned of, and the page says so before all else
-    assert walked.warnings() and text.index("Do not rely on these draws yet") < text.index(walked.warnings()[0][:60])
+    # the verdict comes before the warnings
+    count = len(walked.warnings())
+    assert text.index(f"{count} warnings below: fix them before") < text.index(walked.warnings()[0][:60])
     run.save(tmp_path / "run.nc")
     loaded = accord.Run.load(tmp_path / "run.nc")
     assert loaded.info == run.info
     text = Reader(accord.report(loaded, tmp_path / "loaded.html").read_text()).text
-    assert text.count("No agent was asked for this page: it was made without the posterior and the network.") == 3
-    assert "Log evidence" in text and "Odds ratios" in text
+    assert text.count("Not computed: this report was made without the posterior and the network") == 3
+    assert "Log evidence" in text and "Odds ratio:" in text
 
 
-def test_the_page_of_a_run_from_a_file_is_that_of_the_run(run, page, tmp_path):
+def test_a_run_from_a_file_has_the_same_report(run, page, tmp_path):
     run.save(tmp_path / "run.nc")
     path = accord.report(accord.Run.load(tmp_path / "run.nc"), tmp_path / "loaded.html", logistic(), RING, sites=SITES)
     assert Reader(path.read_text()).text == Reader(page).text
 
 
-def test_a_page_is_of_the_runs_own_posterior(run, tmp_path):
-    with pytest.raises(ValueError, match="needs the posterior and the network: give both, or none"):
+def test_a_report_needs_the_posterior_of_the_run(run, tmp_path):
+    with pytest.raises(ValueError, match="needs the posterior and the network: pass both or neither"):
         accord.report(run, tmp_path / "page.html", logistic())
-    with pytest.raises(ValueError, match="the posterior is not the one of the run"):
+    with pytest.raises(ValueError, match="the posterior is not the run's posterior"):
         accord.report(run, tmp_path / "page.html", logistic(seed=1), RING)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_site_that_cannot_be_left_out_goes_by_its_name(run, monkeypatch):
+def test_the_reason_why_a_site_cannot_be_left_out_has_its_name(run, monkeypatch):
     monkeypatch.setattr(reweighting, "LARGEST_K", -np.inf)
     assert "leaving out agent 2 changes" in accord.leave_each_out(run, logistic(), RING)[2]
     with agents_of(run, logistic(), RING, "local") as agents:
@@ -207,18 +241,18 @@ def test_a_site_that_cannot_be_left_out_goes_by_its_name(run, monkeypatch):
     assert why.startswith(f"leaving out {SITES[2]} changes") and why.endswith(f"without {SITES[2]}")
 
 
-def test_nobody_is_asked_who_should_not_be(run, tmp_path, monkeypatch):
+def test_a_report_without_the_posterior_queries_no_agent(run, tmp_path, monkeypatch):
     for name in ("each", "totals"):
-        monkeypatch.setattr(accord.Posterior, name, lambda *_, **__: pytest.fail("an agent was asked"))
+        monkeypatch.setattr(accord.Posterior, name, lambda *_, **__: pytest.fail("an agent was queried"))
     text = Reader(accord.report(run, tmp_path / "quiet.html").read_text()).text
-    assert text.count("No agent was asked for this page") == 3 and "asked once more" not in text
+    assert text.count("so no agent was queried") == 3 and "the sites sent more messages" not in text
 
 
 @pytest.mark.parametrize("temperature, words", [(0.0, "these are no draws"), (0.5, "at temperature 0.5")])
 @pytest.mark.long_from(1)
 def test_other_temperatures_are_no_posterior(temperature, words, tmp_path):
     text = Reader(accord.report(walk(temperature), tmp_path / "cold.html").read_text()).text
-    assert "Do not rely on these draws yet" in text and words in text
+    assert "below: fix " in text and words in text
 
 
 def test_a_site_alone_is_the_posterior_of_its_data(run):
@@ -233,19 +267,19 @@ def test_a_site_alone_is_the_posterior_of_its_data(run):
     np.testing.assert_allclose(found[2].points.log_evidence[0], mode.log_evidence[0], atol=0.1)
 
 
-def test_a_site_whose_posterior_has_no_bound_is_not_known():
+def test_an_improper_posterior_of_a_site_is_unreliable():
     def flat(positions):
-        """Likelihood without a bound in the first parameter: no mass can be found."""
+        """Log density that is unbounded in the first parameter."""
         return np.square(positions[..., 0]) - np.square(positions[..., 1])
 
     (one,) = by_points(np.random.default_rng(0).standard_normal((500, 2)), flat, 1, 0)
-    assert one.why.startswith("Reweighting says no")
+    assert one.why.startswith("Reweighting failed")
 
 
 @pytest.mark.parametrize(("dim", "apart", "two"), [(1, 40.0, True), (2, 30.0, True), (1, 0.0, False), (3, 0.0, False)])
-def test_a_site_with_a_second_mode_is_not_known(dim, apart, two):
+def test_a_site_with_a_second_mode_is_unreliable(dim, apart, two):
     def modes(positions):
-        """Two normals of one weight, or one, of which the draws of all data know the first alone."""
+        """Two normals of equal weight, or one. The draws of all data are from the first normal."""
         near, far = (-0.5 * ((positions - place) ** 2).sum(axis=-1) for place in (0.0, apart))
         return np.logaddexp(near, far)
 
@@ -263,8 +297,8 @@ def test_sites_are_plotted_with_their_intervals(run):
     np.testing.assert_allclose(middle, run.table()["average", "mean"], rtol=1e-6)
     given = run, logistic(), RING
     ax = accord.plot_sites(*given, NAMES[1])
-    said = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert said == ["all together", "the site alone", "without the site"]
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert legend == ["all together", "the site alone", "without the site"]
     marks = {line.get_marker(): [] for line in ax.lines}
     for line in ax.lines:
         marks[line.get_marker()].append(float(np.mean(line.get_xdata())))
@@ -274,16 +308,16 @@ def test_sites_are_plotted_with_their_intervals(run):
         accord.plot_sites(*given, "dosis")
 
 
-def test_parameters_of_one_size_share_an_axis():
+def test_parameters_of_similar_magnitude_share_an_axis():
     assert of_one_size(np.array([0.7, 0.001, 0.4, 30.0, 0.002]), 30) == [[0, 2], [1, 4], [3]]
     assert of_one_size(np.ones(5), 2) == [[0, 1], [2, 3], [4]] and of_one_size(np.zeros(2), 9) == [[0, 1]]
 
 
-def test_ratios_are_of_the_units_that_are_asked_for(run):
+def test_ratios_have_the_requested_units(run):
     own = run.odds_ratios("model")
     low, high = np.quantile(run.average[..., 2].astype(float), [0.05, 0.95])
     np.testing.assert_allclose(own.loc[NAMES[2], ["5%", "95%"]].astype(float), np.exp([low, high]))
-    with pytest.warns(UserWarning, match="for one unit of the columns that the model was given"):
+    with pytest.warns(UserWarning, match="for one unit of the columns passed to the model"):
         assert list(own.index) == NAMES[1:] and own.equals(run.ratios()) and own.equals(run.odds_ratios())
     np.testing.assert_allclose(run.ratios({NAMES[2]: 10.0})["odds ratio"], own["odds ratio"] ** [1.0, 10.0])
     settings = {**run.settings, "sds": {NAMES[1]: 4.0}}
@@ -293,7 +327,7 @@ def test_ratios_are_of_the_units_that_are_asked_for(run):
     for wrong, message in [("orignal", "unknown units"), ({"dosis": 1.0}, "unknown coefficient"), ({NAMES[1]: 0}, "0")]:
         with pytest.raises(ValueError, match=message):
             run.ratios(wrong)
-    with pytest.raises(ValueError, match="no hazard ratios of this run.* is the odds ratio"):
+    with pytest.raises(ValueError, match="this run has no hazard ratios.* is the odds ratio"):
         run.hazard_ratios()
 
 
@@ -306,7 +340,7 @@ FORMULAS = {
 
 
 @pytest.mark.parametrize("family", FORMULAS)
-def test_families_say_what_their_ratios_are(family):
+def test_families_name_their_ratios(family):
     rng = np.random.default_rng(0)
     tables = [
         {"x": rng.normal(size=60), "y": rng.poisson(2, 60), "z": rng.gamma(2, size=60), "b": rng.integers(0, 2, 60)}
@@ -336,7 +370,7 @@ def check_of(post, draws=60, floor=None):
 
 
 @pytest.mark.long
-def test_counts_of_a_check_are_those_of_the_rows():
+def test_counts_of_a_check_equal_the_counts_of_the_rows():
     post, tables = table_post("poisson", "y ~ x", y=lambda rng, n: rng.poisson(3.0, n))
     check = check_of(post)
     y = np.concatenate([table["y"] for table in tables])
@@ -345,12 +379,12 @@ def test_counts_of_a_check_are_those_of_the_rows():
     first = check.labels[0]
     most = int(first.split(" to ")[-1])
     assert check.observed[0] == (y <= most).sum()
-    # replicated counts scatter about the model's: Poisson of the mean of all rows, nearly
+    # replicated counts scatter about the model's, which is nearly Poisson with the mean of all rows
     assert abs(check.replicated[:, 0].mean() - check.observed[0]) < 60 and check.replicated[:, 0].std() > 3
 
 
 @pytest.mark.long
-def test_a_check_is_silent_where_the_model_is_right_and_not_where_it_is_wrong():
+def test_a_check_flags_a_wrong_model_only():
     right, _ = table_post("poisson", "y ~ x", y=lambda rng, n: rng.poisson(3.0, n))
     wrong, _ = table_post("poisson", "y ~ x", y=lambda rng, n: rng.poisson(3.0, n) * rng.integers(0, 3, n))
     assert outside(check_of(right)).size == 0 and outside(check_of(wrong)).size > 0
@@ -363,13 +397,13 @@ def test_no_small_count_leaves_a_site():
     check = check_of(post)
     assert (check.sites, check.of_sites, check.rows) == (2, 3, 450) and check.observed.tolist() == [225, 225]
     assert (check.replicated.sum(axis=1) == 450).all()
-    nobody, _ = table_post("bernoulli", "y ~ x", y=lambda rng, n: np.arange(n) < 2)
+    none, _ = table_post("bernoulli", "y ~ x", y=lambda rng, n: np.arange(n) < 2)
     with pytest.raises(ValueError, match="every site has a bin with some rows and fewer than 3"):
-        check_of(nobody)
+        check_of(none)
 
 
 ONE = np.ones(20_000)
-# The linear predictor, parameters and rows of a family, and the law of its responses.
+# Linear predictor, parameters, rows and law of the responses of a family.
 LAWS = {
     "Bernoulli": (0.4, {}, {}, binom(1, expit(0.4))),
     "Binomial": (0.4, {}, {"trials": 7.0 * ONE}, binom(7, expit(0.4))),
@@ -416,7 +450,7 @@ def test_bins_are_ascending_and_named():
     np.testing.assert_allclose(_candidates(0.0, 1.0, False)[-1], norm.ppf([0.5]), atol=1e-12)
 
 
-# --- cards, drawings, the command ---
+# --- cards, plots, the command ---
 
 
 def test_cards_of_notebooks_are_quick_and_escaped(run):
@@ -427,7 +461,7 @@ def test_cards_of_notebooks_are_quick_and_escaped(run):
     assert "<circle" not in accord.Network.empty(1000)._repr_html_()
     named = accord.Network(2, [(0, 1)], labels=("<b>", "south"))
     assert "<b>" not in named._repr_html_()
-    # data that nobody has read stays unread
+    # a card does not read data
     lazy = accord.models.logistic_regression([lambda: pytest.fail("read")] * 2, names=["x"])
     assert "logistic regression" in lazy._repr_html_()
 
@@ -445,7 +479,7 @@ def test_a_plan_has_a_card():
     assert Reader(plan._repr_html_()).open == [] and "Replicated" in plan._repr_html_()
 
 
-def test_colours_of_drawings_are_the_pages_and_texts_stay():
+def test_colours_of_plots_follow_the_page_and_texts_stay():
     def draw(ax):
         ax.plot([0, 1], [0, 1.23456], color=figures.COLORS["blue"])
         ax.set_xlabel('#0072b2 id="x" 1.23456 <b>')
@@ -461,7 +495,7 @@ def test_colours_of_drawings_are_the_pages_and_texts_stay():
 
 @pytest.mark.parametrize("draws, chains", [(1, 1), (2, 2)])
 @pytest.mark.long
-def test_a_run_of_hardly_a_draw_has_a_page(draws, chains, tmp_path):
+def test_a_run_with_one_or_two_draws_has_a_report(draws, chains, tmp_path):
     few = accord.sample(
         logistic(),
         accord.Network.star(4),
@@ -471,22 +505,23 @@ def test_a_run_of_hardly_a_draw_has_a_page(draws, chains, tmp_path):
         seed=0,
     )
     text = Reader(accord.report(few, tmp_path / "few.html").read_text()).text
-    assert "too few to tell how many are effective" in text
+    assert "too few to estimate ESS and R-hat" in text
 
 
 @pytest.mark.long
-def test_masked_sums_are_not_asked_for_by_site(tmp_path, monkeypatch):
+def test_single_sites_of_masked_runs_are_not_queried(tmp_path, monkeypatch):
     masked = accord.sample(
         logistic(), accord.Network.star(4), draws=300, chains=2, seed=0, engine=accord.engines.Local(masks=True)
     )
     post = logistic()
-    monkeypatch.setattr(type(post), "each", lambda *_, **__: pytest.fail("a site was asked by itself"))
+    monkeypatch.setattr(type(post), "each", lambda *_, **__: pytest.fail("a single site was queried"))
     text = Reader(accord.report(masked, tmp_path / "masked.html", post, accord.Network.star(4)).read_text()).text
-    assert text.count("No site by itself: the sums of this run are masked") == 1 and "310 rows of 4 sites" in text
+    assert text.count("No numbers of single sites: the sums of this run are masked") == 1
+    assert "310 rows of 4 sites" in text
 
 
 @pytest.mark.long
-def test_the_command_writes_the_page_over_nobodys_file(tmp_path):
+def test_the_command_replaces_no_foreign_report(tmp_path):
     folder = Path(__file__).parents[1] / "examples" / "hospitals"
     config = (folder / "config.toml").read_text().replace("hospital-*.csv", str(folder / "hospital-*.csv"))
     config = config.replace("draws = 1000", "draws = 200").replace('output = "results"', 'output = "out"')
@@ -502,20 +537,20 @@ def test_the_command_writes_the_page_over_nobodys_file(tmp_path):
     assert f"wrote {tmp_path / 'out' / 'report.html'}" in result.stdout
     text = Reader((tmp_path / "out" / "report.html").read_text()).text
     loaded = accord.Run.load(tmp_path / "out" / "run.nc")
-    # of a year, and not of a standard deviation of all ages
+    # per year of age, and not per standard deviation
     ratio = np.exp(np.median(loaded.average[..., 1]) / loaded.settings["sds"]["age"])
-    assert f"age {ratio:#.3g}" in text and "hospital-3" in text and 9.0 < loaded.settings["sds"]["age"] < 12.0
-    # the page of the finished run, made again from its file, asks the sites too
+    assert f" {ratio:#.3g} " in text and "hospital-3" in text and 9.0 < loaded.settings["sds"]["age"] < 12.0
+    # a report made from the file of the finished run queries the sites too
     (tmp_path / "out" / "report.html").unlink()
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0 and "finished before" in result.stdout
     again = Reader((tmp_path / "out" / "report.html").read_text()).text
-    assert "the sites were asked once more" in again and again == text
+    assert "the sites sent more messages" in again and again == text
 
 
 @pytest.mark.long
-def test_where_sites_are_left_out_by_their_counts_nothing_is_concluded(tmp_path):
-    """Counts of sites that were large enough to be told are larger than those that a true model draws."""
+def test_a_check_that_leaves_out_sites_has_no_conclusion(tmp_path):
+    """Counts of sites selected for large counts are larger than counts drawn from a true model."""
     rng, count = np.random.default_rng(0), 60
     frames = {f"s{k}": {"x": rng.normal(size=20), "y": (rng.random(20) < 0.12).astype(float)} for k in range(count)}
     post = accord.models.glm(accord.data.as_study(frames), "y ~ x", "bernoulli")
@@ -524,11 +559,11 @@ def test_where_sites_are_left_out_by_their_counts_nothing_is_concluded(tmp_path)
     assert 10 < check.sites < 50 and check.of_sites == count and outside(check).size > 0
     accord.report(run, tmp_path / "page.html", post, accord.Network.star(count))
     text = (tmp_path / "page.html").read_text()
-    assert "says nothing of the model here" in text and "does not explain it" not in text
+    assert "no evidence against the model" in text and "does not explain it" not in text
 
 
 @pytest.mark.parametrize("sites", ["abc", ["a", "a", "b"]])
-def test_names_of_sites_are_different_ones(sites, tmp_path):
+def test_names_of_sites_must_differ(sites, tmp_path):
     run = accord.sample(accord.models.gaussian([-1.0, 0.0, 1.0], [1.0] * 3), accord.Network.ring(3), draws=200)
     with pytest.raises(ValueError, match="sites must be 3 different names"):
         accord.report(run, tmp_path / "page.html", sites=sites)

@@ -1,4 +1,4 @@
-"""The stationary law and the memory of draws from the answer to one shock."""
+"""The stationary law and the autocorrelation of draws from the impulse response."""
 
 import itertools
 
@@ -17,7 +17,7 @@ from accord.tuning.impulse_response import respond
     ("method", "network"),
     pairs(METHODS, ["star", "irregular"], quick=zip(METHODS, itertools.cycle(["irregular", "star"]))),
 )
-def test_answers_to_shocks_sum_to_the_law(method, network):
+def test_impulse_responses_sum_to_the_law(method, network):
     post, net, sampler = unequal_shards(2), NETWORKS[network], METHODS[method]()
     found, law = respond(post, net, sampler), accord.law(post, net, sampler).stationary()
     for i in range(net.num_agents):
@@ -48,7 +48,7 @@ def test_memory_of_one_agent_is_that_of_an_autoregression():
 
 
 @pytest.mark.long
-def test_memory_is_what_runs_show():
+def test_memory_agrees_with_runs():
     post, net, method = unequal_curvature(1), NETWORKS["ring"], GTBAOAB(0.2, 1.5, mix_rounds=2)
     found = respond(post, net, method)
     draws, chains = 1000, 2000
@@ -56,16 +56,16 @@ def test_memory_is_what_runs_show():
     for i in (0, 4):
         means = run.draws[:, :, i, 0].mean(axis=1, dtype=np.float64)
         expected = found.sd[i, 0] ** 2 * found.memory[i, 0] / draws
-        # the variance of a variance of so many normal numbers
+        # the variance of the sample variance of normal numbers
         assert abs(means.var() / expected - 1.0) < 4.5 * np.sqrt(2.0 / chains)
 
 
-def test_what_is_unstable_or_never_forgets_is_named():
+def test_unstable_and_slow_methods_raise_errors():
     post, net = unequal_curvature(2), NETWORKS["ring"]
     bound = GTDULA(0.01, 0.2, 0.2).max_step(net, post.hessians())
     with pytest.raises(ArithmeticError, match="GTDULA is unstable"):
         respond(post, net, GTDULA(1.5 * bound, 0.2, 0.2))
-    with pytest.raises(ArithmeticError, match="still remembers after 100 rounds"):
+    with pytest.raises(ArithmeticError, match="mixes too slowly for a forecast: after 100 rounds"):
         respond(post, net, DESGLD(1e-4), most_rounds=100)
     with pytest.raises(ValueError, match="schedule"):
         respond(post, net, DESGLD(Polynomial(0.1, 1.0, 0.5)))
@@ -75,7 +75,7 @@ def test_what_is_unstable_or_never_forgets_is_named():
 
 @pytest.mark.parametrize("name", among(METHODS, "DESGHMC", "GTDULA", "DADMMS", "DGLMC"))
 @pytest.mark.long_from(2)
-def test_squaring_the_matrix_of_a_round_is_following_it(name, monkeypatch):
+def test_repeated_squaring_agrees_with_simulation(name, monkeypatch):
     post, net, method = unequal_shards(2), NETWORKS["irregular"], METHODS[name]()
     monkeypatch.setattr("accord.tuning.impulse_response._FEW_ROUNDS", 10**6)
     followed = respond(post, net, method)

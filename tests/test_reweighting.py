@@ -1,4 +1,4 @@
-"""Posteriors without one agent's data, or with more data, from the points of a run; against exact laws."""
+"""Posteriors without one agent's data, or with more data, by reweighting, against exact laws."""
 
 import pickle
 
@@ -24,7 +24,7 @@ def regression(shards):
 
 
 def evidence(X, y):
-    """The log density of y, every coefficient integrated out."""
+    """Log density of y with all coefficients integrated out."""
     cov = SIGMA**2 * np.eye(len(y)) + TAU**2 * X @ X.T
     return -0.5 * (y @ np.linalg.solve(cov, y) + np.linalg.slogdet(2.0 * np.pi * cov)[1])
 
@@ -45,7 +45,7 @@ def close(points, law, loose=1.0):
 
 
 @pytest.mark.parametrize("agent", range(4))
-def test_leaving_an_agent_out_is_sampling_without_it(run, agent):
+def test_leave_out_equals_the_posterior_without_the_agent(run, agent):
     others = [shard for i, shard in enumerate(SHARDS) if i != agent]
     law, whole = regression(others).exact(), regression(SHARDS).exact()
     found = accord.leave_out(run, regression(SHARDS), RING, agent)
@@ -60,7 +60,7 @@ def test_leaving_an_agent_out_is_sampling_without_it(run, agent):
 
 
 @pytest.mark.long
-def test_new_rows_of_two_agents_are_one_sum_away(run):
+def test_update_equals_the_posterior_of_all_rows(run):
     more = {0: data(20, seed=1), 2: data(13, seed=2)}
     updated = accord.update(run, regression(SHARDS), RING, more)
     law = regression([*SHARDS, *more.values()]).exact()
@@ -70,13 +70,13 @@ def test_new_rows_of_two_agents_are_one_sum_away(run):
     np.testing.assert_allclose(drawn.std((0, 1)) / law.sd, 1.0, atol=0.1)
     every = [np.concatenate(part) for part in zip((X, Y), *more.values(), strict=True)]
     assert abs(updated.log_evidence[0] - evidence(*every)) < 4.0 * updated.log_evidence[1]
-    # the run itself stays what it was
+    # the original run is unchanged
     close(run.points, regression(SHARDS).exact())
     with pytest.raises(
-        ValueError, match="the rows of the run's agents are 60, 40, 53, 40, and those of the posterior 40,"
+        ValueError, match="the rows of the run's agents are 60, 40, 53, 40, and the posterior's are 40,"
     ):
         accord.leave_out(updated, regression(SHARDS), RING, 0)
-    # but that of all rows is
+    # the posterior of all rows is accepted
     together = [
         tuple(map(np.concatenate, zip(own, more[i], strict=True))) if i in more else own for i, own in enumerate(SHARDS)
     ]
@@ -84,19 +84,19 @@ def test_new_rows_of_two_agents_are_one_sum_away(run):
     close(left.points, regression([own for i, own in enumerate(together) if i != 2]).exact())
 
 
-def test_too_much_news_is_refused_with_the_number(run):
+def test_surprising_rows_are_refused_with_the_numbers(run):
     surprising = X[:40], Y[:40] + 30.0
-    with pytest.raises(ArithmeticError, match=r"Pareto k is .* and \d+ effective draws are left, where .*; sample"):
+    with pytest.raises(ArithmeticError, match=r"Pareto k is .* and \d+ effective draws are left \(.*\); sample"):
         accord.update(run, regression(SHARDS), RING, {1: surprising})
 
 
-def test_numbers_beyond_their_limits_are_not_rounded_to_these():
-    assert shortfall(0.50003, 399.9).startswith("Pareto k is 0.501 and 399 effective draws are left, where at most 0.5")
-    assert shortfall(0.5, 400.0).startswith("Pareto k is 0.500 and 400 effective draws")
+def test_numbers_are_rounded_towards_the_worse():
+    assert shortfall(0.50003, 399.9).startswith("Pareto k is 0.501 (at most 0.5 allowed) and 399 effective draws")
+    assert shortfall(0.5, 400.0).startswith("Pareto k is 0.500 (at most 0.5 allowed) and 400 effective draws")
 
 
 @pytest.mark.long
-def test_what_cannot_be_answered_is_refused(run):
+def test_invalid_queries_are_refused(run):
     post = regression(SHARDS)
     with pytest.raises(ValueError, match=r"agent must be a whole number in 0..3, found 4"):
         accord.leave_out(run, post, RING, 4)
@@ -112,11 +112,11 @@ def test_what_cannot_be_answered_is_refused(run):
         walked.log_evidence  # noqa: B018
 
 
-# --- a run from a file, and whether it is of this posterior ---
+# --- a run from a file, and a run of another posterior ---
 
 
 def questions(run, post, net=RING, **options):
-    """The answers to all questions, by name; each is asked when it is called."""
+    """Functions that query the agents, by name."""
     return {
         "leave_out": lambda: accord.leave_out(run, post, net, 1, **options).weights,
         "leave_each_out": lambda: np.stack([one.weights for one in accord.leave_each_out(run, post, net, **options)]),
@@ -128,7 +128,7 @@ def questions(run, post, net=RING, **options):
     }
 
 
-def test_a_run_from_a_file_is_examined_like_a_fresh_one(run, tmp_path):
+def test_a_run_from_a_file_gives_the_same_results(run, tmp_path):
     run.save(tmp_path / "run.nc")
     loaded, sent = accord.Run.load(tmp_path / "run.nc"), pickle.loads(pickle.dumps(run))
     fresh = {name: ask() for name, ask in questions(run, regression(SHARDS)).items()}
@@ -145,7 +145,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_another_posterior_than_that_of_the_run_is_refused(run, other, tmp_path):
+def test_another_posterior_than_the_runs_is_refused(run, other, tmp_path):
     shards, sigma, tau = OTHERS[other]
     post = accord.models.linear_regression(shards, sigma, tau**2)
     asks = {
@@ -155,58 +155,58 @@ def test_another_posterior_than_that_of_the_run_is_refused(run, other, tmp_path)
         "compare": lambda: accord.compare({"a": (run, regression(SHARDS)), "b": (run, post)}, RING),
     }
     for ask in asks.values():
-        with pytest.raises(ValueError, match=r"the posterior is not the one of the run: its log density .*; give the"):
+        with pytest.raises(ValueError, match=r"posterior is not the run's posterior: its log density .*\. Pass the"):
             ask()
     assert not (tmp_path / "page.html").exists()
 
 
-def test_agents_in_another_order_are_told_by_their_rows_and_names(run):
-    # a sum is the same in any order
+def test_agents_in_another_order_are_refused(run):
+    # sums do not depend on the order, but numbers of rows and names do
     rows = [(x[: 30 + i], y[: 30 + i]) for i, (x, y) in enumerate(SHARDS)]
     uneven = accord.sample(regression(rows), RING, Importance(), draws=200)
-    with pytest.raises(ValueError, match="the rows of the run's agents are 30, 31, 32, 33, and those of .* 33, 32, 31"):
+    with pytest.raises(ValueError, match="rows of the run's agents are 30, 31, 32, 33, and the posterior's are 33, 32"):
         accord.alone(uneven, regression(rows[::-1]), RING)
     sites = {f"site {i}": {"x": x[:, 0], "y": y} for i, (x, y) in enumerate(SHARDS)}
     named = accord.sample(accord.models.glm(sites, "y ~ x", "normal"), RING, Importance(), draws=200)
-    with pytest.raises(ValueError, match="the sites of the run's agents are site 0, .* posterior site 3, site 2"):
+    with pytest.raises(ValueError, match="the sites of the run's agents are site 0, .* posterior's are site 3, site 2"):
         accord.leave_out(named, accord.models.glm(dict(reversed(sites.items())), "y ~ x", "normal"), RING, 0)
 
 
 def test_other_agents_names_and_numbers_are_refused(run):
     post = regression(SHARDS)
     for ask in questions(run, regression(SHARDS[:3]), accord.Network.ring(3)).values():
-        with pytest.raises(ValueError, match="the run is of 4 agents, and the posterior of 3"):
+        with pytest.raises(ValueError, match="the run has 4 agents, and the posterior has 3"):
             ask()
     for ask in questions(run, post, accord.Network.ring(5)).values():
-        with pytest.raises(ValueError, match="the run is of 4 agents, and the network of 5"):
+        with pytest.raises(ValueError, match="the run has 4 agents, and the network has 5"):
             ask()
     named = accord.models.linear_regression(SHARDS, SIGMA, TAU**2, names=["a", "b", "c"])
     for ask in questions(run, named).values():
-        with pytest.raises(ValueError, match=r"the run is of the parameters x\[0\], .* and the posterior of a, b, c"):
+        with pytest.raises(ValueError, match=r"the run has the parameters x\[0\], .* and the posterior has a, b, c"):
             ask()
 
 
-def test_no_site_is_asked_by_itself_after_masked_sums(tmp_path):
+def test_single_sites_are_not_queried_after_masked_sums(tmp_path):
     masked = accord.sample(
         regression(SHARDS), RING, Importance(), draws=400, chains=2, engine=accord.engines.Local(masks=True)
     )
     masked.save(tmp_path / "run.nc")
     post = regression(SHARDS)
     for run in (masked, accord.Run.load(tmp_path / "run.nc")):
-        # whatever engine places the data
+        # with any engine
         for engine in ("local", "mesh", accord.engines.Local(masks=True)):
             asks = questions(run, post, engine=engine)
             for name in ("leave_out", "leave_each_out", "alone", "log_likelihood", "plot_sites"):
-                with pytest.raises(ValueError, match="No site by itself: the sums of this run are masked") as caught:
+                with pytest.raises(ValueError, match="No numbers of single sites: the sums of this run") as caught:
                     asks[name]()
                 assert "\n" not in str(caught.value)
-        # sums go on, under masks
+        # masked sums work
         assert np.isfinite(run.log_evidence[0])
         assert accord.update(run, post, RING, {2: SHARDS[2]}).certificate.holds
 
 
-def test_masks_that_the_engine_asks_for_hide_single_sites_too(run):
-    with pytest.raises(ValueError, match="No site by itself"):
+def test_masks_of_the_engine_protect_single_sites_too(run):
+    with pytest.raises(ValueError, match="No numbers of single sites"):
         accord.alone(run, regression(SHARDS), RING, engine=accord.engines.Local(masks=True))
 
 
@@ -220,7 +220,7 @@ def logistic():
 
 @pytest.mark.long
 @pytest.mark.parametrize("agent", [2, *(pytest.param(agent, marks=pytest.mark.slow) for agent in (0, 1, 3))])
-def test_leaving_an_agent_out_of_a_logistic_regression_is_sampling_anew_without_it(logistic, agent):
+def test_leave_out_of_a_logistic_regression_equals_a_new_run(logistic, agent):
     others = accord.models.logistic_regression([shard for i, shard in enumerate(LOGISTIC) if i != agent])
     anew = accord.sample(others, accord.Network.ring(3), Importance(), draws=1000, seed=1)
     found = accord.leave_out(logistic, accord.models.logistic_regression(LOGISTIC), RING, agent)
@@ -230,7 +230,7 @@ def test_leaving_an_agent_out_of_a_logistic_regression_is_sampling_anew_without_
     assert abs(found.log_predictive - predictive) < 4.0 * np.linalg.norm(errors)
 
 
-def test_chains_store_the_log_density_that_questions_compare():
+def test_chains_store_log_densities_to_verify_the_posterior():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((4, 60, 2))
     y = (rng.random((4, 60)) < 1.0 / (1.0 + np.exp(-X @ [1.0, -2.0]))).astype(float)
@@ -242,11 +242,11 @@ def test_chains_store_the_log_density_that_questions_compare():
     run = accord.sample(posterior(X, y), net, accord.samplers.ChEES(), draws=100)
     assert np.isfinite(accord.loo(run, posterior(X, y), net).elpd)
     for other in (posterior(X, 1.0 - y), posterior(2.0 * X, y), posterior(X, y, 0.1)):
-        with pytest.raises(ValueError, match="not the one of the run"):
+        with pytest.raises(ValueError, match="not the run's posterior"):
             accord.loo(run, other, net)
 
 
-def test_rows_that_differ_a_little_are_refused_however_large_the_potential():
+def test_slightly_different_rows_are_refused_despite_a_large_potential():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((4, 60, 2))
     y = 1e4 + X @ [1.0, 2.0] + rng.standard_normal((4, 60))
@@ -255,5 +255,5 @@ def test_rows_that_differ_a_little_are_refused_however_large_the_potential():
     net = accord.Network.ring(4)
     post, other = (accord.models.linear_regression(list(zip(X, each, strict=True)), 1.0, 10.0) for each in (y, changed))
     run = accord.sample(post, net, draws=100)
-    with pytest.raises(ValueError, match="not the one of the run"):
+    with pytest.raises(ValueError, match="not the run's posterior"):
         accord.leave_out(run, other, net, 0)

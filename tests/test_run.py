@@ -9,6 +9,7 @@ import xarray as xr
 from tables import NETWORKS, unequal_shards
 
 import accord
+from accord.results.certificate import Certificate, Check
 from accord.samplers import DADMMS, DESGLD
 
 
@@ -52,7 +53,7 @@ def test_pytrees_keep_their_shapes_in_the_tree():
 
 @pytest.mark.parametrize("keep", ["agents", "average", [3]])
 @pytest.mark.long
-def test_saved_runs_load_as_they_were(tmp_path, keep):
+def test_saved_runs_load_unchanged(tmp_path, keep):
     run = accord.sample(
         unequal_shards(2), NETWORKS["ring"], accord.Rounds(DADMMS(1.0), burn_in=1), draws=5, chains=2, seed=0, keep=keep
     )
@@ -70,7 +71,7 @@ def test_saved_runs_load_as_they_were(tmp_path, keep):
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_settings_come_back_as_the_numbers_and_texts_they_were(run, tmp_path):
+def test_settings_keep_their_types_in_a_file(run, tmp_path):
     settings = {
         "seed": 2**64 - 1,
         "burn_in": np.int64(50),
@@ -110,7 +111,7 @@ def test_summary_puts_average_and_worst_agent_side_by_side(run):
     flat = run.average.reshape(-1, 2).astype(float)
     np.testing.assert_allclose(table["average"]["mean"], flat.mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(table["average"]["5%"], np.quantile(flat, 0.05, axis=0), rtol=1e-6)
-    # the worst agent is found by brute force: distance of Gaussian marginals
+    # brute force: distances of Gaussian marginals
     for d in range(2):
         own = accord.Gaussian(flat[:, d].mean(), flat[:, d].var())
         distance = [
@@ -138,14 +139,14 @@ def test_summary_of_tiny_runs_has_no_diagnostics():
     run = accord.sample(
         unequal_shards(1), NETWORKS["ring"], accord.Rounds(DESGLD(0.05), burn_in=0), draws=2, chains=1, keep="average"
     )
-    with pytest.warns(UserWarning, match="2 draws a chain are too few"):
+    with pytest.warns(UserWarning, match="2 draws per chain are too few"):
         table = run.summary()
     assert np.isnan(table["average"]["ess"]).all()
     assert np.isnan(table["average"]["rhat"]).all()
     assert "worst agent" not in table
 
 
-def test_draws_are_written_before_anything_is_found_out_about_them(run, tmp_path):
+def test_draws_are_written_before_the_findings_are_computed(run, tmp_path):
     class StoppedError(Exception):
         pass
 
@@ -162,6 +163,10 @@ def test_a_table_shows_all_its_columns_in_eighty(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     run = accord.sample(accord.models.gaussian([-1.0, 0.0, 1.0], [1.0] * 3), accord.Network.ring(3), draws=200)
     table = run.table()
+    # agents with the same draws are printed once, and the table has both groups
+    assert repr(table).count("mean") == 1 and "all agents" in repr(table) and "worst agent" in table
+    assert table._repr_html_().count("mean") == table.to_string().count("mean") == 1
+    table.loc[:, ("worst agent", "mean")] += 1.0
     text = repr(table)
     assert all(len(line) <= 80 for line in text.splitlines()) and "..." not in text.replace("....", "")
     assert all(text.count(str(name)) >= 1 for _, name in table.columns)
@@ -170,8 +175,30 @@ def test_a_table_shows_all_its_columns_in_eighty(monkeypatch):
     assert all(len(number.strip("-").replace(".", "")) <= 12 for number in numbers)
 
 
+def test_a_table_has_the_names_of_sites_if_they_are_known(run):
+    sites = tuple(f"site {agent}" for agent in range(6))
+    named = dataclasses.replace(run, info=dataclasses.replace(run.info, sites=sites))
+    assert list(named.table()["worst agent", "agent"]) == [f"site {n}" for n in run.table()["worst agent", "agent"]]
+    assert any("site " in text for text in named.warnings()) and not any("site " in text for text in run.warnings())
+
+
+def test_a_certificate_prints_its_checks_with_limits():
+    checks = (
+        Check("effective draws", 4298.0, 3600.0, True, "many"),
+        Check("weights", 0.62, 0.5, False, "a heavy tail"),
+        Check("other modes", 0.0, np.inf, True, "none"),
+    )
+    assert repr(Certificate(checks)).splitlines() == [
+        "Not certified: 2 of 3 checks passed",
+        "  passed  effective draws  4,298  at least 3,600",
+        "  failed  weights           0.62  at most 0.5",
+        "  passed  other modes          0",
+    ]
+    assert str(Certificate(checks)).splitlines()[2] == "  failed  weights: a heavy tail"
+
+
 @pytest.mark.long
-def test_a_summary_may_leave_out_what_the_law_says(recwarn):
+def test_a_summary_without_findings_computes_none(recwarn):
     post, found = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0] * 3), []
     run = accord.sample(post, accord.Network.ring(3), accord.samplers.DESGLD(0.5), draws=200)
     law = run.examine
@@ -181,6 +208,6 @@ def test_a_summary_may_leave_out_what_the_law_says(recwarn):
     assert not found and not any("predicts" in text for text in quiet)
     run.summary()
     assert found == [1] and len(recwarn.list) > 2 * len(quiet)
-    # what has been found already is told in any case
-    told = run.warnings(findings=False)
-    assert found == [1] and told == run.warnings()
+    # findings that are known are used in any case
+    texts = run.warnings(findings=False)
+    assert found == [1] and texts == run.warnings()

@@ -1,4 +1,4 @@
-"""sample(): what it promises about draws, memory, options and errors."""
+"""`accord.sample`: draws, memory, options and errors."""
 
 import signal
 import threading
@@ -94,7 +94,7 @@ def test_keep_saves_memory_and_changes_nothing():
 @pytest.mark.parametrize("method", among(METHODS, "DESGHMC", "GTBAOAB", "DADMMS", "Gibbs", "DGLMC"))
 @pytest.mark.long_from(3)
 def test_one_compilation_serves_other_numbers(method):
-    # a new step, seed or number of draws is not a new program
+    # no recompilation for another step, seed or number of draws
     post = unequal_shards(2)
     make = {
         "DESGLD": lambda s: DESGLD(0.01 * s),
@@ -181,7 +181,7 @@ def test_minibatches_are_unbiased_and_scaled(method):
         assert abs(moved.var() - variance) < 5 * spread + 1e-3
 
 
-def test_divergence_names_agent_round_and_bound_and_keeps_draws():
+def test_a_divergence_error_has_agent_round_bound_and_draws():
     post = logistic()
     # a step far above the bound of the linearised problem, on a posterior that is not checked beforehand
     poisson = accord.models.poisson_regression([(X, np.round(np.abs(X[:, 0]) * 3)) for X, _ in post.shards])
@@ -191,22 +191,22 @@ def test_divergence_names_agent_round_and_bound_and_keeps_draws():
         )
     error = e.value
     assert f"agent {error.agent} " in str(error)
-    # the draws before the round are there, and they are those of an undisturbed run
+    # the draws before the divergence equal the draws of a shorter run
     assert error.run.draws.shape[1] == error.round
     assert np.isfinite(error.run.draws).all()
     whole = accord.sample(
         poisson, RING, accord.Rounds(DESGLD(0.05, temperature=400.0), burn_in=0), draws=error.round, chains=2, seed=0
     )
     np.testing.assert_array_equal(whole.draws, error.run.draws)
-    # a bound that was kept is not what to mend
-    with pytest.raises(accord.DivergenceError, match="larger where it went.*a smaller step or more mix_rounds"):
+    # no bound to exceed: the step is below it
+    with pytest.raises(accord.DivergenceError, match="larger elsewhere.*a smaller step or more mix_rounds"):
         accord.sample(
             poisson, RING, accord.Rounds(DESGLD(0.005, temperature=4000.0), burn_in=0), draws=3000, chains=2, seed=0
         )
 
 
-def test_divergence_without_a_bound_still_keeps_draws():
-    # no curvature at init: nothing bounds the step there
+def test_a_divergence_error_without_a_bound_has_draws():
+    # no curvature at init, so no bound of the step
     post = accord.models.power(np.zeros((4, 2)), 4.0)
     with pytest.raises(accord.DivergenceError, match=r"became non-finite in round \d+; \d+ draws before it") as e:
         accord.sample(
@@ -216,20 +216,20 @@ def test_divergence_without_a_bound_still_keeps_draws():
 
 
 @pytest.mark.long
-def test_who_gave_no_step_is_told_what_corrects_for_it():
-    # along a parabola the curvature across it grows with the square of the distance
+def test_a_divergence_of_a_chosen_step_names_other_methods():
+    # the curvature across a parabola grows with the squared distance
     post = accord.Posterior(
         lambda p, y: -0.5 * (y - p["b"] - p["a"] ** 2) ** 2,
         lambda p: -0.5 * (p["a"] / 2.0) ** 2 - 0.5 * (p["b"] / 5.0) ** 2,
         [np.array([4.0, 3.0]), np.array([5.0, 3.5]), np.array([4.2, 4.1])],
         {"a": 0.5, "b": 0.0},
     )
-    with pytest.raises(accord.DivergenceError, match=r"numbers were chosen here.*Importance\(\), ChEES\(\) or Repli"):
+    with pytest.raises(accord.DivergenceError, match=r"accord chose the step.*Importance\(\), ChEES\(\) or Repli"):
         accord.sample(post, accord.Network.ring(3), accord.Rounds(whiten=True), seed=2)
 
 
 @pytest.mark.parametrize("thin", [1, 20, 33])
-def test_chunks_grow_whatever_the_thinning(monkeypatch, thin):
+def test_chunks_grow_at_any_thinning(monkeypatch, thin):
     calls = []
     record = local.LocalEngine.record
     monkeypatch.setattr(local.LocalEngine, "record", lambda *arguments: calls.append(1) or record(*arguments))
@@ -237,7 +237,7 @@ def test_chunks_grow_whatever_the_thinning(monkeypatch, thin):
     assert len(calls) < 60
 
 
-def test_a_matrix_of_ones_own_stays_sparse_and_prints_in_a_few_words():
+def test_a_custom_matrix_stays_sparse_and_has_a_short_repr():
     net = accord.Network.ring(100_000)
     sampler = DESGLD(0.1, mixing=net.weights("lazy"))
     assert len(repr(sampler)) < 300
@@ -246,14 +246,14 @@ def test_a_matrix_of_ones_own_stays_sparse_and_prints_in_a_few_words():
     assert abs(sampler.weights(net) - net.weights("lazy")).max() < 1e-12
 
 
-def test_ctrl_c_keeps_what_was_drawn(monkeypatch):
+def test_ctrl_c_keeps_the_draws(monkeypatch):
     post = unequal_shards(2)
     interrupt = threading.Timer(0.2, lambda: signal.raise_signal(signal.SIGINT))
     append = Recorder.append
 
     def appended(recorder, records, count):
         append(recorder, records, count)
-        # on a busy machine the first draws take long: before them there is nothing to keep
+        # wait for the first draw
         if interrupt.ident is None:
             interrupt.start()
 
@@ -286,7 +286,7 @@ def test_a_ring_of_100_000_agents_is_built_and_runs():
     post = accord.models.gaussian(np.zeros((n, 2)), np.broadcast_to(np.eye(2), (n, 2, 2)))
     run = accord.sample(post, net, accord.Rounds(DESGLD(0.1), burn_in=1), draws=2, chains=1, seed=0, keep=[0, n - 1])
     assert run.draws.shape == (1, 2, 2, 2)
-    # the noise of three rounds, mixed: every agent moved, none far
+    # mixed noise of three rounds: every agent has moved, but not far
     assert 0 < np.abs(run.draws).max() < 5
 
 
@@ -350,7 +350,7 @@ def fit_errors():
         (post, RING, GTDULA(0.001, 0.1, 0.9), {}, r"tracking_step must be below 2 / lambda_max\(L\) = 0.5"),
         (post, RING, DESGLD(0.01, mixing="metroplis"), {}, "did you mean 'metropolis'"),
         (post, RING, DESGLD(0.01, mixing=np.ones((6, 6)) / 5), {}, "rows"),
-        (post, RING, DESGLD(0.01, mixing=np.ones((6, 6)) / 6), {}, "must be zero between agents that do not talk"),
+        (post, RING, DESGLD(0.01, mixing=np.ones((6, 6)) / 6), {}, "must be zero between agents without an edge"),
         (post, RING, GTDULA(1e-4, 0.1, 0.4, mix_rounds=4), {}, "tracking_step must be below 0.1.* with mix_rounds=4"),
         (post, RING, ok, {"init": np.full(2, 1e39)}, "init is too large for the float width"),
         (post, RING, ok, {"draws": 10.0}, "draws must be a whole number >= 1, found 10.0"),

@@ -1,4 +1,4 @@
-"""Shards that are functions or files: read where they are needed, and never elsewhere."""
+"""Shards that are functions or files are read at first use, in the process that needs them."""
 
 import pickle
 from functools import partial
@@ -51,7 +51,7 @@ def as_files(shards, folder):
 # --- when data is read ---
 
 
-def test_nothing_is_read_until_it_is_needed_and_then_once():
+def test_shards_are_read_once_at_first_use():
     shards, reads = data(), []
 
     def source(agent):
@@ -75,7 +75,7 @@ def test_nothing_is_read_until_it_is_needed_and_then_once():
     assert repr(post) == "<Posterior: 2 parameters, 6 agents, 32 rows>"
 
 
-def test_one_function_among_arrays_defers_them_all():
+def test_one_function_defers_reading_all_shards():
     shards = data()
     shards[2] = (shards[2][0], np.full(7, 2.0))
     post = models.logistic_regression([*shards[:1], partial(give, shards[1]), *shards[2:]], names=NAMES)
@@ -147,14 +147,14 @@ WRONG = {
 
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("name", WRONG)
-def test_bad_data_is_named_with_its_agent_where_it_is_read(name, alone):
+def test_bad_data_raises_with_its_agent_when_read(name, alone):
     source, error, message = WRONG[name]
     post = models.logistic_regression([partial(give, X_AND_Y), source, partial(give, X_AND_Y)], names=NAMES)
     with pytest.raises(error, match=message):
         (post.alone(1) if alone else post).gradients(np.zeros(2))
 
 
-def test_files_that_are_no_archives(tmp_path):
+def test_files_that_are_not_npz_are_refused(tmp_path):
     np.save(tmp_path / "one.npy", np.ones(2))
     np.savez(tmp_path / "pickled.npz", X=np.array([{}], dtype=object), y=np.ones(1))
     for file, found in (("one.npy", "a single array"), ("pickled.npz", "ValueError")):
@@ -173,12 +173,12 @@ def test_files_that_are_no_archives(tmp_path):
         lambda shards: models.power(shards, 1.5),
     ],
 )
-def test_names_are_needed_where_nothing_is_read(build):
-    with pytest.raises(ValueError, match="names must be given, one a parameter"):
+def test_unread_shards_need_names(build):
+    with pytest.raises(ValueError, match="shards that are functions or files need names, one for each parameter"):
         build([refuse])
 
 
-def test_a_wrong_quadratic_is_named_where_it_is_read():
+def test_a_wrong_quadratic_raises_when_read():
     post = accord.Posterior(
         lambda x, d: jnp.exp(x[0]) * d, lambda x: 0.0 * x[0], [lambda: np.ones(2)] * 2, np.zeros(1), quadratic=True
     )
@@ -189,7 +189,7 @@ def test_a_wrong_quadratic_is_named_where_it_is_read():
 # --- posteriors that hold a part of the data ---
 
 
-def test_alone_carries_nothing_of_the_others():
+def test_alone_pickles_no_other_shard():
     shards = [(X + CANARY * agent, y) for agent, (X, y) in enumerate(data())]
     post = models.linear_regression(shards, noise_scale=1.0)
     for agent in range(AGENTS):
@@ -200,7 +200,7 @@ def test_alone_carries_nothing_of_the_others():
         np.testing.assert_array_equal(received.gradients(np.ones(2)), post.alone(agent).gradients(np.ones(2)))
 
 
-def test_what_was_read_is_not_pickled_and_local_functions_travel():
+def test_read_data_is_not_pickled_and_local_functions_are():
     cloudpickle = pytest.importorskip("cloudpickle")
     shards = [lambda i=i: np.arange(3.0) + CANARY * i for i in range(3)]
     post = accord.Posterior(lambda x, d: d * x["m"][0], lambda x: 0.0 * x["m"][0], shards, {"m": np.zeros(1)})
@@ -210,7 +210,7 @@ def test_what_was_read_is_not_pickled_and_local_functions_travel():
     np.testing.assert_array_equal(cloudpickle.loads(sent).gradients(np.zeros(1)), post.gradients(np.zeros(1))[1:2])
 
 
-def test_the_stack_of_some_is_a_part_of_the_stack_of_all():
+def test_stacking_some_agents_gives_a_part_of_the_full_stack():
     post = unequal_shards(2)
     whole, some = post.stacked(spectral=True), post.stacked(spectral=True, agents=[1, 4], extent=post.extent)
     for part, all_parts in zip(jax.tree.leaves(some[:2]), jax.tree.leaves(whole[:2]), strict=True):
@@ -218,17 +218,17 @@ def test_the_stack_of_some_is_a_part_of_the_stack_of_all():
     np.testing.assert_allclose(some.quadratic.hessian, whole.quadratic.hessian[jnp.array([1, 4])], rtol=1e-6)
     shortest = post.alone(1, 4).stacked(agents=[1, 4])
     assert jax.tree.leaves(shortest.rows)[0].shape == (2, post.sizes[4], 2)
-    # whole shards are never filled up
+    # shards that do not split are not padded
     assert models.power([0.0, 1.0], 1.5).extent == Extent(None, None)
     with pytest.raises(ValueError, match=r"agents must be one or more different numbers, found \[1, 1\]"):
         post.stacked(agents=[1, 1])
-    with pytest.raises(ValueError, match="rows must be at least those of the longest shard, 10 of agent 4; found 9"):
+    with pytest.raises(ValueError, match="at least the 10 rows of the longest shard, of agent 4; found 9"):
         post.stacked(agents=[1, 4], extent=Extent(9, None))
 
 
-def test_eigenvectors_do_not_depend_on_who_else_is_stacked():
+def test_eigenvectors_do_not_depend_on_other_stacked_agents():
     rng = np.random.default_rng(0)
-    # fewer rows than parameters: the prior's eigenvalue is a multiple one
+    # fewer rows than parameters: the prior's eigenvalue is repeated
     shards = [(rng.standard_normal((n, 6)), rng.standard_normal(n)) for n in (2, 5, 3, 7)]
     post = models.linear_regression(shards, noise_scale=1.0)
     with jax.enable_x64(True):
@@ -243,7 +243,7 @@ def test_eigenvectors_do_not_depend_on_who_else_is_stacked():
         np.testing.assert_allclose(V * values @ V.T, part.hessian[0], rtol=1e-9, atol=1e-9)
 
 
-def test_what_is_not_held_cannot_be_touched():
+def test_data_of_other_agents_is_out_of_reach():
     part = unequal_shards(2).alone(2, 3)
     touches = (
         lambda: part.shards,
@@ -255,18 +255,18 @@ def test_what_is_not_held_cannot_be_touched():
         lambda: part.logdensity(jnp.zeros(2)),
     )
     for touch in touches:
-        with pytest.raises(DataError, match=r"agent 0 is not here: this posterior holds that of agents \[2, 3\] only"):
+        with pytest.raises(DataError, match=r"agent 0 is not in this process: .* holds only agents \[2, 3\]"):
             touch()
     elsewhere = unequal_shards(2).with_data_at(OneByOne(unequal_shards(2)))
-    with pytest.raises(DataError, match="the data of agent 0 is not here: this posterior holds none"):
+    with pytest.raises(DataError, match="the data of agent 0 is not in this process: this posterior holds no data"):
         elsewhere.stacked()
 
 
-# --- facts that are asked of each agent ---
+# --- functions of each agent ---
 
 
 class OneByOne:
-    """Agents that each hold their own shard only, and answer one after another."""
+    """Data owners with one shard each, called one after another."""
 
     def __init__(self, post):
         self.post, self.sent = post, []
@@ -309,13 +309,13 @@ def test_each_is_the_direct_computation():
     weights = {"weight": np.arange(1.0, AGENTS + 1)}
     with jax.enable_x64(True):
         values = np.asarray(jax.vmap(post.potential.value, in_axes=(0, None))(post.stacked(), jnp.asarray(x)))
-    for asked in (post, post.with_data_at(OneByOne(post))):
-        np.testing.assert_allclose(asked.gradients(x), slopes, rtol=1e-12)
-        np.testing.assert_allclose(asked.hessians(x), curved, rtol=1e-12)
-        np.testing.assert_allclose(curvatures(asked), at_zero, rtol=1e-12)
-        np.testing.assert_array_equal(asked.sizes, post.sizes)
-        assert asked.splits and asked.gradients(x).dtype == np.float64
-        found = asked.each(weighted, x, 2.0, own=(weights,))
+    for tested in (post, post.with_data_at(OneByOne(post))):
+        np.testing.assert_allclose(tested.gradients(x), slopes, rtol=1e-12)
+        np.testing.assert_allclose(tested.hessians(x), curved, rtol=1e-12)
+        np.testing.assert_allclose(curvatures(tested), at_zero, rtol=1e-12)
+        np.testing.assert_array_equal(tested.sizes, post.sizes)
+        assert tested.splits and tested.gradients(x).dtype == np.float64
+        found = tested.each(weighted, x, 2.0, own=(weights,))
         np.testing.assert_allclose(found["value"], 2.0 * weights["weight"] * values, rtol=1e-12)
 
 
@@ -341,7 +341,7 @@ CASES = [case for case in CASES if case not in (("Gibbs", "logistic"), ("GCMC", 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "kind"), CASES)
-def test_methods_are_prepared_alike_where_the_data_lies_elsewhere(name, kind):
+def test_methods_bind_equally_if_the_data_lies_elsewhere(name, kind):
     if name == "Replicated":
         pytest.importorskip("blackjax")
     post = unequal_shards(2) if kind == "gaussian" else models.logistic_regression(data())
@@ -352,13 +352,13 @@ def test_methods_are_prepared_alike_where_the_data_lies_elsewhere(name, kind):
     np.testing.assert_array_equal(here.spent.bytes_sent, there.spent.bytes_sent)
     for a, b in ((here.sampler, there.sampler), (here[2:4], there[2:4])):
         assert jax.tree.structure(a) == jax.tree.structure(b)
-        for pooled, asked in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-            np.testing.assert_allclose(asked, pooled, rtol=1e-10, atol=1e-12)
-    # no Hessian leaves an agent, but where it is asked for to make a surrogate
+        for pooled, remote in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+            np.testing.assert_allclose(remote, pooled, rtol=1e-10, atol=1e-12)
+    # Hessians leave an agent only for surrogates
     assert max(owners.sent, default=0) <= (post.dim**2 if name in ("FSGLD", "SplitGTBAOAB") else post.dim)
 
 
-def test_many_parameters_send_one_number_an_agent(monkeypatch):
+def test_many_parameters_send_one_number_per_agent(monkeypatch):
     monkeypatch.setattr("accord.samplers.conditional.HESSIAN_DIM", 1)
     post = models.logistic_regression(data())
     owners = OneByOne(post)
@@ -366,7 +366,7 @@ def test_many_parameters_send_one_number_an_agent(monkeypatch):
     assert owners.sent == [1]
 
 
-def test_arrays_in_the_other_order_of_bytes_are_those_they_stand_for(tmp_path):
+def test_arrays_in_the_other_byte_order_are_converted(tmp_path):
     there = [(np.ones((4, 2)), np.arange(4.0)), (np.zeros((3, 2)), np.arange(3.0))]
     swapped = [tuple(leaf.astype(leaf.dtype.newbyteorder(">")) for leaf in shard) for shard in there]
     np.savez(tmp_path / "one.npz", X=swapped[1][0], y=swapped[1][1])
@@ -390,17 +390,17 @@ def test_columns_that_single_precision_rounds_are_named():
 
     net, method = accord.Network.ring(3), accord.samplers.DADMMS(10.0)
     options = dict(draws=5, burn_in=5, thin=1, seed=0)
-    told = r"column 1 of the rows\[0\] has numbers up to 10000, which float32 rounds to multiples of 0\.00098"
-    with pytest.warns(UserWarning, match=told):
+    message = r"column 1 of the rows\[0\] has numbers up to 10000, which float32 rounds to multiples of 0\.00098"
+    with pytest.warns(UserWarning, match=message):
         walk(posterior(far(1e4), 1e4), net, method, **options)
-    # one row an agent: a column is that of all agents
-    with pytest.warns(UserWarning, match=told):
+    # one row per agent: the range of a column is over all agents
+    with pytest.warns(UserWarning, match=message):
         posterior(far(1e4, rows=1), 1e4).stacked()
-    # double precision, sums, numbers near their origin, and columns of one number are as they should be
+    # no warning: double precision, sum methods, numbers near zero, constant columns
     with jax.enable_x64(True):
         posterior(far(1e4), 1e4).stacked()
     accord.sample(posterior(far(1e4), 1e4), net, draws=50, seed=0)
     posterior(far(100.0), 100.0).stacked()
     posterior([(np.full((4, 2), 1e7), np.ones(4))], 0.0).stacked()
-    # agents with one number each, of which no other has
+    # constant columns that differ between agents
     posterior([(np.full((4, 2), 1e4 * agent + 0.1), np.ones(4)) for agent in range(3)], 0.0).stacked()

@@ -1,4 +1,4 @@
-"""One process an agent, by Ray, in a network of its own; the tests themselves are in silo_inside.py."""
+"""The silo engine with Ray in a network namespace. The tests are in silo_inside.py."""
 
 import os
 import subprocess
@@ -19,29 +19,29 @@ from accord.sampling.sample import engine_of
 @pytest.mark.skipif(alone() is None, reason="needs a network namespace of its own")
 @pytest.mark.parametrize(
     ("which", "part"),
-    # the quick ones are few: most of their time is Ray, which starts once for each piece
+    # few quick tests, because each part starts Ray
     [
         pytest.param("not slow", "", id="quick"),
-        pytest.param("slow", "draw_what", id="draws", marks=pytest.mark.slow),
-        pytest.param("slow", "not draw_what", id="faults", marks=pytest.mark.slow),
+        pytest.param("slow", "same_draws", id="draws", marks=pytest.mark.slow),
+        pytest.param("slow", "not same_draws", id="faults", marks=pytest.mark.slow),
     ],
 )
 def test_inside(which, part):
     pytest.importorskip("ray")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", which, "-k", part]
     command.append(HERE / "silo_inside.py")
-    # Ray's processes import what the tests give them
+    # Ray's processes import modules of the tests
     path = os.pathsep.join([str(HERE), *(os.environ.get("PYTHONPATH") or "").split(os.pathsep)]).rstrip(os.pathsep)
-    # agents compile the same small programs in every run: where these are kept too, later runs read them
+    # cache small programs too, which agents compile in every run
     kept = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-    # Ray's processes give way to all others of a machine unless told, and tests beside these would hold them up
+    # Ray lowers the priority of its processes by default, so that parallel tests would delay them
     environment = {**os.environ, **kept, "PYTHONPATH": path, "RAY_worker_niceness": "0"}
     found = subprocess.run([*alone(), *command], env=environment, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout[-5000:] + found.stderr[-2000:]
 
 
 class FakeRay(types.ModuleType):
-    """As much of Ray as making and ending a pool asks for."""
+    """The parts of Ray for starting and ending a pool."""
 
     def __init__(self):
         super().__init__("ray")
@@ -73,7 +73,7 @@ def fake_ray(monkeypatch):
     return ray
 
 
-def test_every_run_has_processes_of_its_own(fake_ray):
+def test_every_run_has_its_own_processes(fake_ray):
     post = accord.models.gaussian([[0.0], [1.0]], [[[1.0]], [[1.0]]])
     first, second = (engine_of("silo") for _ in range(2))
     with first.placed(post) as held:
@@ -81,7 +81,7 @@ def test_every_run_has_processes_of_its_own(fake_ray):
             assert held.owners is not other.owners
             own = set(map(id, held.owners._actors))
             assert len(own) == 2 and not own & set(map(id, other.owners._actors))
-        # the second run's end leaves the first one's processes and their cluster alone
+        # the end of the second run keeps the processes of the first run and the cluster
         assert len(fake_ray.killed) == 2 and not own & set(map(id, fake_ray.killed)) and fake_ray.running
     assert len(fake_ray.killed) == 4 and not fake_ray.running and fake_ray.begun == 1
 
@@ -90,7 +90,7 @@ def begun(size):
     return workers.WorkerPool([{}] * size, None, workers.Limits(timeout=300.0, late="raise", start_timeout=120.0))
 
 
-def test_the_first_of_two_runs_to_end_leaves_ray_to_the_other(fake_ray):
+def test_ray_runs_until_the_last_pool_closes(fake_ray):
     first, second = begun(2), begun(3)
     first.close()
     first.close()
@@ -99,14 +99,14 @@ def test_the_first_of_two_runs_to_end_leaves_ray_to_the_other(fake_ray):
     assert not fake_ray.running
 
 
-def test_ray_that_the_user_began_goes_on(fake_ray):
+def test_ray_started_by_the_user_keeps_running(fake_ray):
     fake_ray.init()
     begun(2).close()
     assert fake_ray.running and fake_ray.begun == 1
 
 
 @pytest.mark.parametrize("raised", [jax.errors.JaxRuntimeError("INTERNAL"), ValueError("INTERNAL")], ids=type)
-def test_an_agent_tells_what_failed_and_not_what_its_program_made_of_it(raised, monkeypatch):
+def test_an_agent_raises_the_original_error_of_a_callback(raised, monkeypatch):
     agent, gone = Worker(0, "127.0.0.1", {}), ConnectionError("agent 1 is gone")
 
     def lead(goal):
@@ -120,7 +120,7 @@ def test_an_agent_tells_what_failed_and_not_what_its_program_made_of_it(raised, 
     assert caught.value is gone
 
 
-def test_the_page_puts_the_token_before_what_begins_a_cluster():
+def test_the_documentation_sets_the_token_before_starting_a_cluster():
     text = (HERE.parent / "docs" / "silo.md").read_text(encoding="utf-8")
     assert text.index("ray get-auth-token") < text.index("RAY_AUTH_MODE=token") < text.index("ray start --head")
 

@@ -1,4 +1,4 @@
-"""Agents of a silo that hang or end, without Ray's processes: each is a thread here."""
+"""Agents of a silo that hang or end, as threads instead of Ray's processes."""
 
 import gc
 import json
@@ -47,7 +47,7 @@ def posterior(shards):
 @pytest.fixture
 def ray(monkeypatch, tmp_path):
     found = thread_ray.install(monkeypatch)
-    # what the sites keep for a while
+    # the sites' temporary folder
     (tmp_path / "site").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "site"))
     yield found
@@ -56,7 +56,7 @@ def ray(monkeypatch, tmp_path):
 
 
 class Hanging:
-    """Hangs at its first calls, until the test ends; then returns what it was given."""
+    """A function that hangs at its first calls until the test ends, and then returns a value."""
 
     def __init__(self, value=None, times=1):
         self.value, self.left, self.over = value, times, threading.Event()
@@ -96,7 +96,7 @@ def pool_of(shards, like=log_likelihood, **limits):
 
 
 def hangs_at(name, stuck, agent=1):
-    """A method of agents at which one of them hangs."""
+    """A method that hangs in one agent."""
     method = getattr(Worker, name)
 
     def step(self, *arguments):
@@ -109,24 +109,24 @@ def hangs_at(name, stuck, agent=1):
 
 @pytest.mark.long
 @pytest.mark.parametrize("late", ["raise", "restart"])
-def test_an_agent_that_hangs_while_it_reads_is_late(late, ray, hanging, monkeypatch):
-    # not in the function of a shard: a thread that hangs there holds locks that a process has for itself
+def test_an_agent_that_hangs_while_reading_is_late(late, ray, hanging, monkeypatch):
+    # not in the function of a shard, where a hanging thread holds locks that processes do not share
     stuck = hanging()
     if late == "raise":
-        # the other reads nothing: on a busy machine it would be late as well
+        # the other agent reads nothing, as it may be late on a busy machine
         monkeypatch.setattr(Worker, "load", lambda self, *arguments: stuck() if self.index == 1 else None)
-        expected = r"^agent 1 \(site_1, 127\.0\.0\.1\) came no further for 2\.1 s: it reads its data$"
+        expected = r"^agent 1 \(site_1, 127\.0\.0\.1\) made no progress for 2\.1 s: reading its data$"
         with pytest.raises(TimeoutError, match=expected), pool_of(list(ROWS[:2]), timeout=2.0, late=late):
             pass
     else:
         monkeypatch.setattr(Worker, "load", hangs_at("load", stuck))
         with pool_of(list(ROWS[:2]), timeout=6.0, late=late) as pool:
             np.testing.assert_array_equal(pool.each(first_row, (), ()), ROWS[:2, 0, 0])
-    # on a busy machine the other may be late as well
+    # on a busy machine the other agent may be late too
     assert 1 in ray.ended
 
 
-def test_an_agent_that_always_hangs_while_it_reads_ends_the_run(ray, hanging, monkeypatch):
+def test_an_agent_that_always_hangs_while_reading_ends_the_run(ray, hanging, monkeypatch):
     monkeypatch.setattr("accord.engines.silo.workers._MOST_READS", 2)
     monkeypatch.setattr(Worker, "load", hangs_at("load", hanging(times=100), 0))
     with pytest.raises(RuntimeError, match="agents ended 2 times while they read their data, the last time agent 0"):
@@ -135,27 +135,27 @@ def test_an_agent_that_always_hangs_while_it_reads_ends_the_run(ray, hanging, mo
 
 
 def working(monkeypatch, **steps):
-    """Agents of which every one is as if assigned, and does these things in place of rounds."""
+    """Let agents run replacement methods without an assignment."""
     monkeypatch.setattr(Worker, "acting", True, raising=False)
     for name, step in {"_lead": lambda self, goal: Report(True, None, {}), "save": lambda *a: None, **steps}.items():
         monkeypatch.setattr(Worker, name, step)
 
 
 @pytest.mark.parametrize("late", ["raise", "restart"])
-@pytest.mark.parametrize(("step", "said"), [("save", "saves its state"), ("_lead", "runs its rounds")])
+@pytest.mark.parametrize(("step", "doing"), [("save", "saving its state"), ("_lead", "running its rounds")])
 @pytest.mark.long
-def test_an_agent_without_neighbours_that_hangs_is_late(step, said, late, ray, hanging, monkeypatch, tmp_path):
+def test_an_agent_without_neighbours_that_hangs_is_late(step, doing, late, ray, hanging, monkeypatch, tmp_path):
     stuck = hanging(Report(True, None, {}))
     working(monkeypatch, **{step: lambda self, *arguments: stuck()})
     goal = (Goal(0, 1, 0, 1, 1), tmp_path, b"key")
     expected = TimeoutError if late == "raise" else SetbackError
     with pool_of([ROWS[0]]) as pool:
-        # from here on only: to read its data may take longer on a busy machine
+        # after reading, which may take longer on a busy machine
         pool.limits = Limits(**{**LIMITS, "timeout": 0.5, "late": late})
-        text = f"came no further for 0.6 s: it {said}$" if late == "raise" else "the actor died"
+        text = f"made no progress for 0.6 s: {doing}$" if late == "raise" else "the actor died"
         with pytest.raises(expected, match=rf"^agent 0 \(site_0, 127\.0\.0\.1\)(:)? {text}"):
             pool.call("work", [goal])
-        # either way there is another process in its place
+        # both policies restart the process
         pool.limits = Limits(**LIMITS)
         pool.revive()
         assert pool.call("work", [goal])[0].finite
@@ -163,43 +163,43 @@ def test_an_agent_without_neighbours_that_hangs_is_late(step, said, late, ray, h
 
 @pytest.mark.slow
 @pytest.mark.parametrize("late", ["raise", "restart"])
-def test_an_agent_that_hangs_over_a_function_of_its_data_is_late(late, ray, hanging, monkeypatch):
+def test_an_agent_that_hangs_in_a_function_of_its_data_is_late(late, ray, hanging, monkeypatch):
     monkeypatch.setattr(Worker, "each", hangs_at("each", hanging()))
     with pool_of(list(ROWS[:2])) as pool:
         pool.limits = Limits(**{**LIMITS, "timeout": 4.0, "late": late})
         if late == "raise":
-            with pytest.raises(TimeoutError, match="agent 1 .*: it evaluates a function of its data"):
+            with pytest.raises(TimeoutError, match="agent 1 .*: evaluating a function of its data"):
                 pool.each(first_row, (), ())
         else:
             np.testing.assert_array_equal(pool.each(first_row, (), ()), ROWS[:2, 0, 0])
 
 
-def test_who_comes_further_or_waits_is_not_late(monkeypatch):
+def test_agents_with_progress_or_waiting_are_not_late(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     patience = Patience(10.0)
 
     def answers(*progress, waits=()):
-        return {i: Status(0, waits, {}, "it counts", (count, 0)) for i, count in enumerate(progress)}
+        return {i: Status(0, waits, {}, "counting", (count, 0)) for i, count in enumerate(progress)}
 
     for step in range(5):
         now[0] += 6.0
-        # agent 0 comes further; agent 1 waits; agent 2 neither, agent 3 is silent
+        # agent 0 makes progress, agent 1 waits, agent 2 does neither, agent 3 does not respond
         found = {**answers(step), **{1: answers(0, 0, waits=(2,))[1]}, 2: answers(0, 0, 0)[2]}
         late = patience.overdue([0, 1, 2, 3], found)
         assert late == ([2, 3] if step in (1, 3) else [])
-    assert patience.doing(2) == "it counts" and patience.doing(3) == "it does not answer"
+    assert patience.doing(2) == "counting" and patience.doing(3) == "no response"
 
 
 @pytest.mark.long
-def test_slow_agents_that_come_further_are_waited_for(ray, monkeypatch):
+def test_slow_agents_with_progress_are_not_late(ray, monkeypatch):
     turns = []
 
     def slow(self, function, arguments, own):
         for _ in range(10):
             time.sleep(0.15)
             turns.append(self.index)
-            self._turn_to("counts")
+            self._turn_to("counting")
         return np.ones(1)
 
     monkeypatch.setattr(Worker, "each", slow)
@@ -211,7 +211,7 @@ def test_slow_agents_that_come_further_are_waited_for(ray, monkeypatch):
         pool.close()
 
 
-def test_what_ends_again_and_again_ends_the_run(ray, monkeypatch):
+def test_repeated_setbacks_end_the_run(ray, monkeypatch):
     monkeypatch.setattr("accord.engines.silo.workers.MOST_SETBACKS", 3)
     pool = WorkerPool([{}], None, Limits(**LIMITS))
 
@@ -231,13 +231,13 @@ def test_what_ends_again_and_again_ends_the_run(ray, monkeypatch):
 
 
 def run(shards, **options):
-    # agents that talk to nobody: in one process their rounds must not wait for one another
+    # no edges, because agents in one process must not wait for one another
     options = {"draws": 20, "burn_in": 5, "chains": 2, "whiten": False, **options}
     return walk(posterior(shards), accord.Network.empty(len(shards)), DESGLD(0.01), **options)
 
 
 class Ends:
-    """Lets an agent end as often as it is asked for something, once it was asked for something else."""
+    """Ends an agent in its next calls of a method."""
 
     def __init__(self, ray, monkeypatch, method, agent=0, times=1):
         self.ray, self.method, self.agent, self.left = ray, method, agent, times
@@ -246,7 +246,7 @@ class Ends:
         def ending(worker, *arguments):
             if worker.index == agent and self.left > 0:
                 self.left -= 1
-                # from another thread, as it waits for nobody
+                # the actor ends as if from another thread
                 ray.kill(next(one for one in reversed(ray.actors) if one.index == agent), no_restart=False)
                 raise RuntimeError("this process has ended")
             return step(worker, *arguments)
@@ -258,9 +258,9 @@ class Ends:
 @pytest.mark.long_from(1)
 def test_an_agent_that_ends_changes_no_draw(method, ray, monkeypatch, tmp_path):
     Ends(ray, monkeypatch, method)
-    told = r"agents began anew, which changes no draw; how often: agent 0 \(127\.0\.0\.1\) 1$"
-    # one agent: warnings that several threads catch at the same time get lost
-    with pytest.warns(UserWarning, match=told):
+    message = r"agents restarted, which changes no draw. Restarts: agent 0 \(127\.0\.0\.1\) 1$"
+    # one agent, because several threads that catch warnings lose some
+    with pytest.warns(UserWarning, match=message):
         found = run([ROWS[0]], engine=accord.Silo(timeout=30.0), checkpoint=tmp_path)
     monkeypatch.undo()
     np.testing.assert_allclose(found.draws, run([ROWS[0]], engine="local").draws, rtol=1e-5)
@@ -269,19 +269,19 @@ def test_an_agent_that_ends_changes_no_draw(method, ray, monkeypatch, tmp_path):
 # --- data that changes, folders and keys ---
 
 
-def test_data_that_changed_before_it_is_read_again_is_refused(ray, tmp_path):
+def test_data_that_changed_before_a_restart_is_refused(ray, tmp_path):
     np.savez(tmp_path / "rows.npz", rows=ROWS[1])
     shards = [{"rows": ROWS[0]}, tmp_path / "rows.npz"]
     with pool_of(shards, like=lambda x, data: log_likelihood(x, data["rows"])) as pool:
         ray.kill(ray.actors[1], no_restart=False)
-        # the same rows in another file are the same
+        # the same rows in another file format
         np.savez_compressed(tmp_path / "rows.npz", rows=ROWS[1])
         pool.revive()
         assert pool.restarts.tolist() == [0, 1]
         np.savez(tmp_path / "rows.npz", rows=ROWS[1] + 1e-6)
         ray.kill(ray.actors[1], no_restart=False)
         with pytest.raises(
-            accord.base.errors.DataError, match="the data of agent 1, or a function of the posterior, has changed"
+            accord.base.errors.DataError, match="the data of agent 1 or a function of the posterior changed"
         ):
             pool.revive()
 
@@ -293,7 +293,7 @@ def test_the_next_run_may_have_other_data(ray):
 
 
 def interrupted(monkeypatch, **options):
-    """A run that ends after its second chunk, with all that it kept."""
+    """Start a run that ends after its second chunk and leaves its checkpoints."""
     with monkeypatch.context() as patch:
         record, times = SiloEngine.record, []
 
@@ -309,17 +309,17 @@ def interrupted(monkeypatch, **options):
 
 
 @pytest.mark.long
-def test_a_run_is_not_taken_up_with_other_data(ray, monkeypatch, tmp_path):
+def test_a_run_is_not_resumed_with_other_data(ray, monkeypatch, tmp_path):
     options = {"engine": "silo", "checkpoint": tmp_path / "kept"}
     interrupted(monkeypatch, shards=list(ROWS[:2]), **options)
-    with pytest.raises(accord.base.errors.DataError, match="kept/agent-1: the data of agent 1, or a function"):
+    with pytest.raises(accord.base.errors.DataError, match="kept/agent-1: the data of agent 1 or a function"):
         run([ROWS[0], ROWS[2]], checkpoint_every=5, **options)
     found = run(list(ROWS[:2]), checkpoint_every=5, **options)
     np.testing.assert_allclose(found.draws, run(list(ROWS[:2])).draws, rtol=1e-5)
 
 
 @pytest.mark.long
-def test_checkpoints_of_a_site_are_signed_and_for_their_user_only(ray, monkeypatch, tmp_path):
+def test_checkpoints_of_a_site_are_signed_and_private(ray, monkeypatch, tmp_path):
     options = {"engine": "silo", "checkpoint": tmp_path / "kept", "shards": [ROWS[0]]}
     interrupted(monkeypatch, **options)
     site = tmp_path / "kept" / "agent-0"
@@ -331,20 +331,20 @@ def test_checkpoints_of_a_site_are_signed_and_for_their_user_only(ray, monkeypat
         and list(site.glob("posterior/*.npz"))
     )
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
-    # the right numbers in the right form, by somebody who knows all but the key
+    # a valid file with another key
     newest = max(site.glob("*.npz"))
     with np.load(newest) as content:
         arrays = dict(content)
     about = json.loads(str(arrays.pop("checkpoint")))
     CheckpointStore(site, about["tag"], None, b"x" * 32).write(about["round"], arrays)
-    with pytest.raises(ValueError, match=r"agent-0/round-.* is not this run's work: it is not signed by"):
+    with pytest.raises(ValueError, match=r"agent-0/round-.* is not signed with this run's key"):
         run(checkpoint_every=5, **options)
     CheckpointStore(site, about["tag"], None, (tmp_path / "kept" / "key").read_bytes()).write(about["round"], arrays)
     assert run(checkpoint_every=5, **options).draws.shape[1] == 20
 
 
 @pytest.mark.long
-def test_nothing_is_left_among_the_temporary_files_of_a_site(ray, monkeypatch, tmp_path):
+def test_no_temporary_files_stay_at_a_site(ray, monkeypatch, tmp_path):
     site, seen, record = tmp_path / "site", [], SiloEngine.record
 
     def watched(self, *arguments):
@@ -354,7 +354,7 @@ def test_nothing_is_left_among_the_temporary_files_of_a_site(ray, monkeypatch, t
 
     monkeypatch.setattr(SiloEngine, "record", watched)
     run(list(ROWS[:2]), engine="silo")
-    # states and values of the potential were there
+    # there were states and values of the potential
     assert "posterior" in seen and any(name.endswith(".npz") for name in seen)
     assert list(site.iterdir()) == []
     for error in (RuntimeError, KeyboardInterrupt):
@@ -365,7 +365,7 @@ def test_nothing_is_left_among_the_temporary_files_of_a_site(ray, monkeypatch, t
         assert list(site.iterdir()) == []
 
 
-def test_folders_of_a_killed_driver_are_cleared_away_after_a_day(monkeypatch, tmp_path):
+def test_folders_of_a_killed_driver_are_removed_after_a_day(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     names = {name: tmp_path / name for name in ("accord-" + 15 * "0" + end for end in "abc")}
     old, held, new = names.values()
@@ -386,17 +386,17 @@ def test_folders_of_a_killed_driver_are_cleared_away_after_a_day(monkeypatch, tm
     assert not held.exists() and foreign.exists()
 
 
-def test_sites_have_temporary_folders_of_their_own(ray, monkeypatch, tmp_path):
+def test_sites_have_their_own_temporary_folders(ray, monkeypatch, tmp_path):
     with pool_of([ROWS[0]]) as pool:
         folder = pool.new_folder()
-        # a name, and nothing of the driver's own place
+        # relative, independent of the driver's folders
         assert not folder.is_absolute()
         own = ray.actors[0].worker._own(folder)
         assert own == tmp_path / "site" / folder / "agent-0"
         assert ray.actors[0].worker._own(Path("/study")) == Path("/study/agent-0")
 
 
-def test_an_agent_that_began_anew_clears_away_too(ray, tmp_path):
+def test_a_restarted_agent_removes_its_temporary_files(ray, tmp_path):
     with pool_of(list(ROWS[:2])):
         assert len(list((tmp_path / "site").glob("*/agent-*"))) == 2
         ray.kill(ray.actors[1], no_restart=False)
@@ -413,7 +413,7 @@ def test_sigterm_keeps_the_draws_of_a_silo_and_writes_its_checkpoint(ray, monkey
         return record(self, *arguments)
 
     options = {"engine": "silo", "checkpoint": tmp_path / "kept", "checkpoint_every": 10_000, "shards": [ROWS[0]]}
-    # a draw a chunk
+    # one draw per chunk
     monkeypatch.setattr("accord.engines.silo.engine._BUFFER_BYTES", 1)
     with monkeypatch.context() as patch:
         patch.setattr(SiloEngine, "record", interrupted)
@@ -427,13 +427,13 @@ def test_sigterm_keeps_the_draws_of_a_silo_and_writes_its_checkpoint(ray, monkey
 
 
 @pytest.mark.long
-def test_a_kept_silo_keeps_nothing_of_earlier_runs(ray):
+def test_a_kept_silo_releases_earlier_runs(ray):
     runs = []
     with accord.Silo() as sites:
         for _ in range(4):
             run([ROWS[0]], engine=sites)
             runs.append(weakref.ref(ray.actors[0].worker.communicator))
-        # programs of earlier runs, and what they call; one that has just ended may be held for a moment
+        # communicators of earlier runs are freed, after a moment
         ends = time.monotonic() + 10.0
         while any(one() is not None for one in runs[:-1]) and time.monotonic() < ends:
             gc.collect()
@@ -441,7 +441,7 @@ def test_a_kept_silo_keeps_nothing_of_earlier_runs(ray):
         assert [one() is None for one in runs] == [True, True, True, False]
 
 
-def test_runs_of_two_threads_on_one_silo_come_one_after_another(ray):
+def test_runs_of_two_threads_on_one_silo_are_sequential(ray):
     found, expected = {}, [posterior([rows]) for rows in ROWS[:2]]
     with accord.Silo() as sites:
 

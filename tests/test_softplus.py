@@ -18,7 +18,7 @@ def test_values_are_exact_to_the_last_digits_and_derivatives_the_logistic_functi
         np.testing.assert_allclose(softplus(z), exact, rtol=3 * rounding, atol=float(jnp.finfo(z.dtype).tiny))
         np.testing.assert_array_equal(softplus(jnp.array([jnp.inf, -jnp.inf, jnp.nan])), [np.inf, 0.0, np.nan])
         bend = jax.vmap(jax.hessian(softplus))(z)
-        # the value that comes with a gradient is found by it
+        # the value computed together with a gradient
         beside, slope = jax.vmap(jax.value_and_grad(softplus))(z)
         np.testing.assert_allclose(beside, exact, rtol=4 * rounding, atol=float(jnp.finfo(z.dtype).tiny))
         right = scipy.special.expit(np.asarray(z, np.float64))
@@ -43,7 +43,7 @@ def test_the_logistic_function_is_exact_to_the_last_digits_and_has_all_derivativ
         np.testing.assert_allclose(third(0.3), p * (1 - p) * (1 - 2 * p), rtol=1e-14)
 
 
-def test_points_side_by_side_are_where_they_were():
+def test_vmap_keeps_axes_in_place():
     columns = jnp.asarray(np.random.default_rng(0).standard_normal((5, 3)), jnp.float32)
     for function in (softplus, logistic):
         found = jax.make_jaxpr(jax.vmap(function, in_axes=1, out_axes=1))(columns)

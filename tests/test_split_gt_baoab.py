@@ -1,4 +1,4 @@
-"""GT-BAOAB split: what a quadratic model of F saves, what it leaves, and when a plan does not trust it."""
+"""GT-BAOAB split: savings and errors of a quadratic model of F, and when a plan rejects it."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,14 +33,14 @@ def test_one_exchange_is_exact_on_gaussian_posteriors(network):
     for agent in range(AGENTS):
         np.testing.assert_allclose(law.agent(agent).mean, exact.mean, atol=1e-9)
         np.testing.assert_allclose(law.agent(agent).cov, exact.cov, atol=1e-9)
-    # what it saves: agents that curve differently cost GT-BAOAB its stability, or its spread
+    # GT-BAOAB loses stability or accuracy if the agents' curvatures differ
     if whole.spectral_radius < 1.0:
         spread = [np.diag(whole.stationary().agent(i).cov) / np.diag(exact.cov) for i in range(AGENTS)]
         assert np.abs(np.array(spread) - 1.0).max() > 0.1
 
 
 @pytest.mark.slow
-def test_a_plan_takes_few_exchanges_where_there_is_much_data_and_the_draws_are_right():
+def test_a_plan_takes_few_exchanges_with_much_data_and_the_draws_are_correct():
     post, net = logistic(6000), NETWORKS["ring"]
     run = accord.sample(post, net, accord.Rounds(SplitGTBAOAB(), burn_in=50, thin=1), draws=1000, chains=8, seed=0)
     assert "mix_rounds=1" in run.settings["method"] or "mix_rounds=2" in run.settings["method"]
@@ -54,8 +54,8 @@ def test_a_plan_takes_few_exchanges_where_there_is_much_data_and_the_draws_are_r
 
 
 @pytest.mark.long
-def test_a_plan_does_not_trust_it_where_the_curvature_varies_by_its_own_size():
-    # on the Gaussian any number of exchanges is exact; at a stiff draw, few are unstable
+def test_a_plan_rejects_it_if_the_curvature_varies_by_its_own_size():
+    # on the Gaussian any number of exchanges is exact, and few are unstable at a stiff draw
     post, net = logistic(40, dim=6), NETWORKS["path"]
     found = warm_up(post, net)
     moved = post.transformed(found.coordinates)
@@ -68,8 +68,8 @@ def test_a_plan_does_not_trust_it_where_the_curvature_varies_by_its_own_size():
 
 
 @pytest.mark.long
-def test_a_plan_does_not_trust_it_where_stiff_draws_lie_in_a_saddle():
-    # as the neck of a funnel has it: no Gaussian posterior has the curvatures there
+def test_a_plan_rejects_it_if_stiff_draws_lie_in_a_saddle():
+    # as in the neck of a funnel, the curvatures there belong to no Gaussian posterior
     post, net = logistic(40), NETWORKS["ring"]
     found = warm_up(post, net)
     model = gaussian_model(post.transformed(found.coordinates), found)
@@ -85,7 +85,7 @@ def test_a_plan_does_not_trust_it_where_stiff_draws_lie_in_a_saddle():
 
 @pytest.mark.long
 def test_a_setting_that_is_unstable_at_stiff_draws_is_not_run():
-    # a Gaussian posterior of agents whose potentials curve both ways, far beyond it, and cancel
+    # a Gaussian posterior of agents with large positive and negative curvatures that cancel
     def log_likelihood(x, rows):
         return -0.05 * x[0] ** 2 - rows[:, 0] * jnp.cos(x[0])
 
@@ -103,7 +103,7 @@ def test_without_noise_it_reaches_the_mode():
     np.testing.assert_allclose(run.draws[0, -1], np.tile(post.mode(), (AGENTS, 1)), atol=1e-5)
 
 
-def test_expansions_of_another_shape_are_named():
+def test_expansions_of_a_wrong_shape_are_named():
     method = SplitGTBAOAB(0.1, mix_rounds=1, expansions=Expansions(np.zeros(2), np.zeros((3, 2)), np.zeros((3, 2, 2))))
     with pytest.raises(ValueError, match=r"expansions must be .* of shapes .*\(6, 2, 2\)\), found .*\(3, 2, 2\)\)"):
         bind(unequal_curvature(2), NETWORKS["ring"], method, accord.engines.local.LocalEngine)

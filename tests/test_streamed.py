@@ -1,4 +1,4 @@
-"""Totals of rows that are taken some at a time, in memory or read in chunks: the sums are those of all rows at once."""
+"""Totals over parts of rows, in memory or read in chunks, equal totals over all rows at once."""
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ def logistic():
 
 
 def all_sums(made, place):
-    """What every function that is marked as a sum over rows comes to."""
+    """Totals of all functions that are marked with `of_rows`."""
     options = {"coordinates": place}
     return [
         made(value_of, points=POINTS, **options),
@@ -63,7 +63,7 @@ def in_parts(post, monkeypatch):
 
 def in_chunks(post, monkeypatch):
     monkeypatch.setattr(totals, "_IN_CACHE", 32 * totals.AT_ONCE)
-    # two blocks a chunk
+    # two parts per chunk
     monkeypatch.setattr(streamed, "_CHUNK", 2 * 32 * 3 * 4 * 8 + 1)
     monkeypatch.setattr(streamed, "memory_bytes", lambda: 1000.0)
     made = post.totals_here()
@@ -74,7 +74,7 @@ def in_chunks(post, monkeypatch):
 @pytest.mark.parametrize("place", [0, 1], ids=["parameters", "coordinates"])
 @pytest.mark.parametrize("way", [in_parts, in_chunks])
 @pytest.mark.long
-def test_sums_of_some_rows_at_a_time_are_those_of_all_at_once(way, place, whole, monkeypatch):
+def test_sums_over_parts_of_rows_equal_sums_over_all_rows(way, place, whole, monkeypatch):
     with jax.enable_x64(True):
         made = way(logistic(), monkeypatch)
         for found, expected in zip(all_sums(made, PLACES[place]), whole[place], strict=True):
@@ -83,19 +83,19 @@ def test_sums_of_some_rows_at_a_time_are_those_of_all_at_once(way, place, whole,
 
 @pytest.mark.parametrize("together", [1, 3, 4, 7])
 @pytest.mark.long_from(1)
-def test_agents_that_are_taken_some_at_a_time_count_once(together, monkeypatch):
-    def asked(potential, shard, x):
+def test_batches_of_agents_count_each_agent_once(together, monkeypatch):
+    def terms(potential, shard, x):
         return {"slope": slope_of(potential, shard, x), "rows": shard.size, "large": shard.size > 20}
 
     lengths = np.array([30, 7, 19, 24, 3, 30, 11])
     with jax.enable_x64(True):
         post = accord.models.logistic_regression(list(shards(lengths)), prior_variance=4.0)
         made = totals.TotalsHere(post.potential, post.stacked())
-        own = [post.alone(agent).totals_here()(asked, points=POINTS) for agent in range(7)]
-        # rows of so many agents, the longest of 30
+        own = [post.alone(agent).totals_here()(terms, points=POINTS) for agent in range(7)]
+        # a cache for the rows of `together` agents of 30 rows
         monkeypatch.setattr(totals, "_IN_CACHE", 30 * totals.AT_ONCE * together)
         assert totals._at_once(made.shards, 1, points=POINTS) == (totals.AT_ONCE, together)
-        total, each = made(asked, points=POINTS), made.each(asked, points=POINTS)
+        total, each = made(terms, points=POINTS), made.each(terms, points=POINTS)
     for name, sums in total.items():
         expected = np.stack([alone[name] for alone in own])
         np.testing.assert_allclose(each[name], expected, rtol=1e-12)
@@ -105,7 +105,7 @@ def test_agents_that_are_taken_some_at_a_time_count_once(together, monkeypatch):
 
 @pytest.mark.parametrize("options", [{"masks": True}, {"consensus": 1e-12}], ids=["masks", "consensus"])
 @pytest.mark.long
-def test_masked_and_gossiped_sums_are_made_in_chunks_too(options, whole, monkeypatch):
+def test_masked_and_gossiped_sums_read_chunks(options, whole, monkeypatch):
     with jax.enable_x64(True):
         in_chunks(logistic(), monkeypatch)
         found = logistic().totals(RING, **options)(slope_of, points=POINTS)
@@ -113,7 +113,7 @@ def test_masked_and_gossiped_sums_are_made_in_chunks_too(options, whole, monkeyp
 
 
 @pytest.mark.long
-def test_arrays_on_disk_are_read_once_a_total_and_drawn_from_alike(tmp_path, monkeypatch):
+def test_arrays_on_disk_are_read_once_per_total_and_give_the_same_draws(tmp_path, monkeypatch):
     for agent, (X, y) in enumerate(shards()):
         np.save(tmp_path / f"X{agent}.npy", X)
         np.save(tmp_path / f"y{agent}.npy", y)
@@ -139,18 +139,18 @@ def by_name(potential, shard, x):
 
 
 @pytest.mark.parametrize("way", [in_parts, in_chunks])
-def test_what_comes_in_several_arrays_is_summed_over_rows_too(way, whole, monkeypatch):
+def test_sums_over_parts_of_rows_may_be_pytrees(way, whole, monkeypatch):
     with jax.enable_x64(True):
         found = way(logistic(), monkeypatch)(by_name, points=POINTS)
         np.testing.assert_allclose(found["value"][0], whole[0][0], rtol=1e-11)
         np.testing.assert_allclose(found["value"][1], whole[0][1][:, 1:], rtol=1e-11, atol=1e-11)
         np.testing.assert_array_equal(found["rows"], np.full(7, 698))
-        # blocks of 32 rows, of each agent: 8 + 2 + 13
+        # parts of 32 rows of each agent: 8 + 2 + 13
         np.testing.assert_array_equal(found["any"], np.full(7, 23))
 
 
 @pytest.mark.long
-def test_rows_and_agents_are_left_out_in_chunks_alike(monkeypatch):
+def test_rows_and_agents_are_left_out_in_chunks(monkeypatch):
     post = logistic()
     run = accord.sample(post, RING, accord.samplers.Importance(), draws=500, chains=2, seed=0, progress=False)
     new = {1: tuple(leaf[:5] for leaf in next(shards()))}
@@ -161,7 +161,7 @@ def test_rows_and_agents_are_left_out_in_chunks_alike(monkeypatch):
     np.testing.assert_allclose(accord.loo(*given), loo, rtol=1e-10)
     np.testing.assert_allclose(accord.leave_each_out(*given)[1].weights, each[1].weights, rtol=1e-10)
     np.testing.assert_allclose(accord.update(*given, new).points.weight, updated.points.weight, rtol=1e-10)
-    # the sum that shows whose run it is reads all rows
+    # skip the check of the run, which reads all rows
     monkeypatch.setattr(agents, "_require_density", lambda *_: None)
     read, chunk = set(), streamed.TotalsInChunks._chunk
     monkeypatch.setattr(
@@ -169,7 +169,7 @@ def test_rows_and_agents_are_left_out_in_chunks_alike(monkeypatch):
     )
     np.testing.assert_allclose(accord.leave_out(*given, 1).weights, left.weights, rtol=1e-10)
     assert read == {1}
-    with pytest.raises(ValueError, match="check: it takes all rows at once, and memory does not hold them"):
+    with pytest.raises(ValueError, match="check: it needs all rows in memory at once, and they do not fit"):
         accord.predictive_check(*given)
 
 
@@ -177,15 +177,15 @@ def rows_of(potential, shard):
     return jnp.sum(shard.size)
 
 
-def test_what_needs_all_rows_at_once_is_refused_where_memory_does_not_hold_them(monkeypatch):
+def test_functions_of_all_rows_are_refused_if_memory_is_short(monkeypatch):
     made = in_chunks(logistic(), monkeypatch)
-    with pytest.raises(ValueError, match="rows_of is no sum over rows .* does not hold all 698 rows"):
+    with pytest.raises(ValueError, match="rows_of is not marked as a sum over rows, and all 698 rows at once do"):
         made(rows_of)
     with pytest.raises(ValueError, match=r"the rows of 3 agents, 407 each, take 39.1 kB, .* 1 kB of memory"):
         accord.sample(logistic(), RING, accord.samplers.DESGLD(0.001), draws=5, seed=0, progress=False)
 
 
-def test_the_first_number_that_is_none_is_found_wherever_it_is(monkeypatch):
+def test_nan_is_found_beyond_the_first_chunk(monkeypatch):
     monkeypatch.setattr(shards_module, "_LOOKED_AT", 10)
     X, y = next(shards())
     X[25, 1] = np.nan
@@ -195,12 +195,12 @@ def test_the_first_number_that_is_none_is_found_wherever_it_is(monkeypatch):
         accord.Posterior(lambda p, r: r * p, lambda p: -(p**2), [np.array([1, -(2**40)])], np.float64(0.0))
 
 
-def test_memory_is_what_the_machine_has():
+def test_memory_bytes_are_plausible():
     assert 1e8 < memory.memory_bytes() < 1e15
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_a_function_is_traced_once_for_a_total(wide):
+def test_a_function_is_traced_once_per_total(wide):
     traced = []
 
     @totals.of_rows

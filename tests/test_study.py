@@ -1,4 +1,4 @@
-"""Studies: named columns by site, what sites agree on about them, and what nobody hears."""
+"""Studies: named columns by site, the summaries that sites agree on, and disclosure floors."""
 
 import io
 import json
@@ -26,7 +26,7 @@ SITES = ("east", "north", "south", "west")
 DATES = {"admitted": {"format": "%d.%m.%Y", "since": "2020-01-01"}}
 OPTIONS = {"dates": DATES, "positive": {"died": "yes"}}
 LOW = data.Policy(rows=1, cells=1)
-# what is said of the messy tables
+# warnings about the messy tables
 OTHER_UNIT = pytest.warns(UserWarning, match="column 'crp' varies .* times as much at east as at")
 
 
@@ -106,7 +106,7 @@ def test_a_study_has_named_columns_by_site(clean, tmp_path):
     assert study.agreed.levels == {"smoking": ("current", "former", "never")}
 
 
-def test_a_messy_table_is_read_as_the_clean_one_where_it_has_values(messy):
+def test_a_messy_table_equals_the_clean_one_at_cells_with_values(messy):
     with pytest.warns(UserWarning, match="left out: 4 at south, 5 at west"):
         study = data.study(messy, missing="drop", **OPTIONS)
     assert study.agreed.dropped == (0, 0, 4, 5)
@@ -150,11 +150,11 @@ def test_a_site_column_names_the_sites(tmp_path):
     assert study.sites == SITES
     assert "hospital" not in study.agreed.columns
     assert sorted(study.frames[2]["age"]) == sorted(people("south")["age"].astype(float))
-    with raises("all.csv: there is no column 'hopital', which is to name the sites"):
+    with raises("all.csv: there is no column 'hopital' with the names of the sites"):
         data.study(file=tmp_path / "all.csv", site="hopital")
 
 
-def test_a_formula_says_which_columns_are_read_and_what_as(tmp_path):
+def test_a_formula_selects_columns_and_their_kinds(tmp_path):
     for site in SITES:
         own = people(site)
         own["stage"] = np.random.default_rng(1).choice(["1", "2", "10"], len(own))
@@ -171,7 +171,7 @@ def test_a_formula_says_which_columns_are_read_and_what_as(tmp_path):
         data.study(str(tmp_path / "*.csv"), **OPTIONS, columns=["notes", "age"])
 
 
-def test_what_is_beside_a_formula_may_be_constant():
+def test_columns_beside_a_formula_may_be_constant():
     rng = np.random.default_rng(0)
     table = {"x": rng.normal(size=12), "dead": rng.integers(0, 5, 12), "n": np.full(12, 9), "w": np.ones(12)}
     for formula in ("prop(dead, n) ~ x", ["prop(dead, n) ~ x", "w"]):
@@ -182,7 +182,7 @@ def test_what_is_beside_a_formula_may_be_constant():
         data.as_study([table], formula="dead ~ w")
 
 
-def test_any_text_may_mean_that_there_is_no_value():
+def test_blanks_name_texts_for_missing_values():
     table = {"x": ["1", "-9", "3", ""] * 3}
     with pytest.warns(UserWarning, match="left out: 6 at agent 0"):
         study = data.as_study([table], blanks=["-9"], missing="drop", policy=data.Policy(rows=6))
@@ -190,7 +190,7 @@ def test_any_text_may_mean_that_there_is_no_value():
 
 
 @pytest.mark.parametrize("cells", [["-999", "-999.0"] * 3, [-999, -999.0] * 3, ["NA", "-999.00", ""] * 2])
-def test_a_number_among_blanks_is_one_however_it_is_written(cells):
+def test_a_numeric_blank_matches_all_its_spellings(cells):
     table = {"x": [*cells, *map(float, range(12))], "y": [*cells, *["a", "b"] * 6]}
     with pytest.warns(UserWarning, match="left out: 6 at agent 0"):
         study = data.as_study([table], blanks=["-999"], missing="drop")
@@ -198,7 +198,7 @@ def test_a_number_among_blanks_is_one_however_it_is_written(cells):
     assert study.agreed.levels["y"] == ("a", "b")
 
 
-def test_a_blank_that_strings_names_is_a_level():
+def test_a_blank_in_strings_is_a_level():
     table = {"country": ["NA", "ZA"] * 6}
     with raises("column 'country': rows 0, 2, 4, 6, 8 and 1 more have no value"):
         data.as_study([table])
@@ -228,7 +228,7 @@ def test_dates_count_from_a_day(how, value):
 # --- memory ---
 
 
-def test_what_people_have_in_memory_is_a_study():
+def test_tables_in_memory_make_a_study():
     rng = np.random.default_rng(3)
     frame = pd.DataFrame(
         {
@@ -258,25 +258,25 @@ def test_what_people_have_in_memory_is_a_study():
     assert named.sites == ("n", "s") and data.as_study(named) is named
 
 
-def test_a_table_that_is_none_is_one_error():
+def test_other_types_than_tables_are_an_error():
     ones = {"x": np.arange(12.0)}
     bad = [3, "a.csv", b"a", [], {}, ones, [[1, 2]], [np.ones((12, 2))], {"north": 3.0}, None]
     for table in bad:
         with raises("a table must be an accord.data.Study, or a sequence or mapping with one pandas", TypeError):
             data.as_study(table)
     frame = pd.DataFrame({"site": ["north"] * 12 + ["south"] * 13, "x": np.arange(25.0)})
-    with raises('found a DataFrame. Split a DataFrame of all sites: dict(list(frame.groupby("site")))', TypeError):
+    with raises('found a DataFrame. To split a DataFrame by site: dict(list(frame.groupby("site")))', TypeError):
         data.as_study(frame)
     assert data.as_study(dict(list(frame.groupby("site"))), columns=["x"]).agreed.rows == (12, 13)
     with raises("agent 0: columns must have one shape (row,), found (11,), (12,)"):
         data.as_study([{"x": np.arange(12), "y": np.arange(11)}])
     with raises("agent 0: columns must have one shape (row,), found (12, 1)"):
         data.as_study([{"x": np.ones((12, 1))}])
-    with raises("found the options missing", TypeError):
+    with raises("options cannot be changed for a Study, found missing", TypeError):
         data.as_study(data.as_study([ones]), missing="drop")
 
 
-def test_a_study_shows_no_rows(clean):
+def test_the_repr_of_a_study_has_no_rows(clean):
     study = data.study(clean, **OPTIONS)
     shown = repr(study) + repr(study.agreed)
     assert "4 sites east, north, south, west; 300 rows; died, age, smoking" in shown
@@ -284,10 +284,10 @@ def test_a_study_shows_no_rows(clean):
     assert not [value for value in values if re.search(rf"\b{re.escape(value)}\b", shown)]
 
 
-# --- agreement ---
+# --- summaries ---
 
 
-def test_sites_agree_on_what_the_pooled_table_has(clean):
+def test_summaries_equal_pooled_ones(clean):
     study = data.study(clean, **OPTIONS)
     pooled = whole(study)
     for name, column in study.agreed.columns.items():
@@ -324,7 +324,7 @@ def test_quantiles_and_sds_of_awkward_columns(values, shift):
     assert (np.abs(found - exact) < 1.5e-3 * column.sd).all()
 
 
-def test_agreements_are_kept_as_text(messy):
+def test_agreed_summaries_round_trip_as_json(messy):
     with OTHER_UNIT:
         agreed = data.describe(messy, **OPTIONS)
     again = data.Agreed.from_json(agreed.to_json())
@@ -333,111 +333,111 @@ def test_agreements_are_kept_as_text(messy):
     assert "Infinity" not in agreed.to_json() and json.loads(agreed.to_json())["sites"] == list(SITES)
 
 
-def test_no_extreme_is_told():
+def test_summaries_contain_no_extreme():
     x = np.random.default_rng(0).normal(size=100)
     x[7] = -12345.678
-    told = data.as_study([{"x": x}, {"x": x[8:]}]).agreed.to_json()
-    assert "12345.678" not in told and not re.search(r"-123[34]\d\.", told)
-    # nor a mean that is next to nothing but one cell
-    assert not re.search(r"-1[12]\d\.", told)
+    shown = data.as_study([{"x": x}, {"x": x[8:]}]).agreed.to_json()
+    assert "12345.678" not in shown and not re.search(r"-123[34]\d\.", shown)
+    # and no mean that is dominated by one cell
+    assert not re.search(r"-1[12]\d\.", shown)
 
 
 # --- floors ---
 
 
-def test_small_counts_are_told_as_small():
+def test_small_counts_are_shown_as_bounds():
     levels = ["a"] * 20 + ["b"] * 2 + ["c"] * 8
     died = [1] + [0] * 29
     tables = [{"f": levels, "died": died, "x": np.arange(30.0)}, {"f": ["a"] * 15 + ["b"] * 15, "died": [0, 1] * 15}]
     tables[1]["x"] = np.arange(30.0)
     with pytest.warns(UserWarning, match="1 of 3 levels"):
-        study = data.as_study(tables, policy=data.Policy(rare="tell"))
+        study = data.as_study(tables, policy=data.Policy(rare="warn"))
     first, second = study.agreed.by_site
-    # alone it would follow from the rows
+    # a single hidden count would follow from the number of rows
     assert dict(first["f"].levels) == {"a": 20, "b": "< 3", "c": "hidden"}
     assert dict(second["f"].levels) == {"a": 15, "b": 15}
     assert dict(study.agreed.columns["f"].levels) == {"a": 35, "b": ">= 15", "c": "hidden"}
-    # the mean of a yes-no column and the rows are a count
+    # the mean of a yes-no column and the number of rows give a count
     assert first["died"].mean is None and second["died"].mean == 0.5
     assert study.agreed.means["died"] == 16 / 60
     assert [value is None for _, value in first["x"].quantiles] == [True, False, False, False, True]
 
 
 def test_hidden_counts_do_not_follow_from_their_sum(tmp_path):
-    # 30 rows: were 28 told, the two others would be of one row each
+    # 30 rows: if 28 were shown, the other two levels would have one row each
     levels = ["a"] * 16 + ["d"] * 12 + ["b", "c"]
     write(tmp_path, {"n": pd.DataFrame({"f": levels}), "s": pd.DataFrame({"f": ["a", "b", "c"] * 10})})
-    told = data.describe(str(tmp_path / "*.csv")).by_site[0]["f"].levels
-    assert dict(told) == {"a": 16, "b": "< 3", "c": "< 3", "d": "hidden"}
+    levels = data.describe(str(tmp_path / "*.csv")).by_site[0]["f"].levels
+    assert dict(levels) == {"a": 16, "b": "< 3", "c": "< 3", "d": "hidden"}
 
 
-def test_means_that_would_tell_a_small_count_are_hidden(tmp_path):
+def test_means_that_reveal_a_small_count_are_hidden(tmp_path):
     n = pd.DataFrame({"died": [1] + [0] * 29, "x": [*map(str, range(6)), *[""] * 24]})
     s = pd.DataFrame({"died": [1, 0] * 15, "x": range(30)})
     agreed = data.describe(write(tmp_path, {"n": n, "s": s}))
     first, second = agreed.by_site
     assert first["died"].mean is None and second["died"].mean == 0.5
-    # with that of the others and the rows it would follow
+    # it would follow from the other means and the rows
     assert agreed.columns["died"].mean is None
     assert (first["x"].mean, first["x"].missing, second["x"].mean) == (None, 24, 14.5)
     assert agreed.columns["x"].mean is None
-    # of two of six cells each only that of both follows
+    # of two sites with six cells each, only their joint mean follows
     agreed = data.describe(write(tmp_path, {"m": n}))
     assert [site["x"].mean for site in agreed.by_site] == [None, None, 14.5]
     np.testing.assert_allclose(agreed.columns["x"].mean, (2 * 15 + 30 * 14.5) / 42, rtol=1e-14)
 
 
 @pytest.mark.parametrize("x", [[7.25] + [0.0] * 29, [7.25, 3.0] + [1.0] * 28, [7e9, *np.linspace(0.0, 1.0, 29)]])
-def test_figures_of_a_column_in_which_few_rows_differ_are_hidden(x, tmp_path):
+def test_summaries_of_nearly_constant_columns_are_hidden(x, tmp_path):
     others = np.random.default_rng(0).normal(size=30)
     tables = {"n": pd.DataFrame({"x": x}), "s": pd.DataFrame({"x": others}), "w": pd.DataFrame({"x": others})}
     agreed = data.describe(write(tmp_path, tables))
-    hidden = data.agreement.Column("number", 0)
-    # nor does it follow from the figures of all and those of the others
+    hidden = data.summaries.Column("number", 0)
+    # it does not follow from the pooled and the other summaries either
     assert agreed.by_site[0]["x"] == agreed.columns["x"] == hidden and agreed.by_site[1]["x"].mean is not None
     study = data.as_study(tables)
     assert study.agreed.by_site[0]["x"] == study.agreed.columns["x"] == hidden
-    study = data.as_study(tables, policy=data.Policy(rare="tell"))
+    study = data.as_study(tables, policy=data.Policy(rare="warn"))
     assert study.agreed.by_site[0]["x"] == hidden
     np.testing.assert_allclose(study.agreed.means["x"], whole(study).x.mean(), rtol=1e-12)
-    # a mean that is hidden fills no cell
+    # a hidden mean fills no cell
     tables["s"].loc[3, "x"] = np.nan
     with raises("column 'x' has missing cells and no mean to fill them with"):
         data.as_study(tables, missing="indicator")
 
 
-@pytest.mark.parametrize("other", [data.Policy(12, 2, 0.2, "refuse"), data.Policy(8, 4, 0.05, "tell")])
-def test_the_stricter_policy_is_that_of_each_floor(other):
-    own = data.Policy(10, 3, 0.1, "tell")
+@pytest.mark.parametrize("other", [data.Policy(12, 2, 0.2, "refuse"), data.Policy(8, 4, 0.05, "warn")])
+def test_stricter_takes_the_stricter_of_each_floor(other):
+    own = data.Policy(10, 3, 0.1, "warn")
     for policy in (own.stricter(other), other.stricter(own)):
         assert (policy.rows, policy.cells) == (max(10, other.rows), max(3, other.cells))
         assert policy.parameters == min(0.1, other.parameters) and policy.rare == other.rare
 
 
-def test_a_site_refuses_rare_levels_unless_its_policy_tells_them():
+def test_a_site_refuses_rare_levels_unless_its_policy_allows_them():
     tables = [{"f": ["a"] * 20 + ["pipe"] * 2}, {"f": ["a", "pipe"] * 10}]
     with raises("agent 0: column 'f': 1 of 2 levels have fewer than 3 rows, the floor of the site") as caught:
         data.as_study(tables)
     assert "pipe" not in str(caught.value)
     with pytest.warns(UserWarning, match="agent 0: column 'f': 1 of 2 levels have fewer than 3 rows"):
-        assert data.as_study(tables, policy=data.Policy(rare="tell")).agreed.levels == {"f": ("a", "pipe")}
+        assert data.as_study(tables, policy=data.Policy(rare="warn")).agreed.levels == {"f": ("a", "pipe")}
     assert data.as_study(tables, policy=data.Policy(cells=2)).agreed.levels == {"f": ("a", "pipe")}
 
 
-def test_a_site_of_few_rows_takes_no_part():
+def test_a_site_with_few_rows_refuses():
     with raises("agent 1: refused, there are fewer than 10 rows, the floor of the site"):
         data.as_study([{"x": np.arange(10.0)}, {"x": np.arange(9.0)}])
     assert data.as_study([{"x": np.arange(10.0)}, {"x": np.arange(9.0)}], policy=LOW).agreed.rows == (10, 9)
 
 
-def test_parameters_are_a_tenth_of_the_rows():
+def test_parameters_are_limited_to_a_tenth_of_the_rows():
     study = data.as_study({"n": {"x": np.arange(40.0)}, "s": {"x": np.arange(30.0)}})
     study.check_parameters(3)
-    with raises("s: 4 parameters are more than 0.1 of the rows, the floor of the site: take fewer columns. Its "):
+    with raises("s: 4 parameters are more than 0.1 of the rows, the floor of the site: use fewer columns. Its "):
         study.check_parameters(4)
 
 
-def test_the_share_that_a_refusal_names_is_enough(tmp_path):
+def test_the_share_in_a_refusal_is_enough(tmp_path):
     for parameters, rows in [(4, 30), (29, 100), (7, 100), (5, 15), (3, 2)]:
         (text,) = data.Policy(parameters=0.01).refusals("s", parameters, rows)
         (tmp_path / "policy.toml").write_text(re.search("`(parameters = .*?)` in the file policy.toml", text)[1])
@@ -448,7 +448,7 @@ def test_a_sites_own_policy_holds(clean, tmp_path):
     (tmp_path / "north.policy.toml").write_text("rows = 71\n")
     with raises("north (north.csv): refused, there are fewer than 71 rows, the floor of the site"):
         data.study(clean, **OPTIONS)
-    # nobody else may lower it
+    # the argument cannot lower it
     with raises("north (north.csv): refused, there are fewer than 71 rows, the floor of the site"):
         data.study(clean, policy=LOW, **OPTIONS)
     (tmp_path / "north.policy.toml").write_text("rows = 70\n")
@@ -470,20 +470,20 @@ def test_a_sites_own_policy_holds(clean, tmp_path):
         ("rows = = 3", "Invalid value"),
     ],
 )
-def test_a_bad_policy_is_named(clean, tmp_path, text, message):
+def test_an_invalid_policy_file_is_named(clean, tmp_path, text, message):
     (tmp_path / "south.policy.toml").write_text(text)
     with raises(message, ValueError) as caught:
         data.study(clean)
     assert "south.policy.toml: " in str(caught.value)
 
 
-# --- what is wrong is told at once, and no cell with it ---
+# --- problems are listed in one error without cells ---
 
 CANARY = "zq7canary"
 
 
 def broken(folder):
-    """Four files with something wrong in each of many ways; canaries in cells."""
+    """Four files with several problems each, and canaries in their cells."""
     tables = {site: people(site, 30) for site in SITES}
     tables["east"].loc[4, "age"] = CANARY
     tables["east"].loc[9, "crp"] = ""
@@ -498,7 +498,7 @@ def broken(folder):
     return write(folder, tables)
 
 
-def test_every_problem_is_told_at_once(tmp_path):
+def test_one_error_lists_all_problems(tmp_path):
     pattern = broken(tmp_path)
     with pytest.raises(DataError) as caught, warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -506,19 +506,19 @@ def test_every_problem_is_told_at_once(tmp_path):
     lines = [line.strip() for line in str(caught.value).splitlines()]
     assert lines[0] == "9 problems:"
     assert set(lines[1:]) == {
-        "south (south.csv): there is no column 'icu', which east has; names are compared letter by letter",
-        "east (east.csv): column 'age': line 6 has a text where others have numbers: mend them, "
-        "name them in blanks if they mean no value, or name the column in strings if it is a factor",
-        "north (north.csv): column 'admitted': lines 4, 5 have no date of the form %d.%m.%Y",
-        "south (south.csv): column 'died': line 2 has a third text beside positive and the other one: "
-        'name all spellings of 1 in positive, and those of 0 in strings, as {COLUMN = {no = ["No", "0"]}}',
-        "west (west.csv): column 'crp': line 8 has no finite number of float64",
-        "column 'smoking' holds 0 and 1 at north and texts at east, south, west; "
-        "name it in strings or positive, or mend the files",
+        "south (south.csv): there is no column 'icu', which east has (names must match exactly)",
+        "east (east.csv): column 'age': line 6 has a text where others have numbers: correct them, "
+        "name them in blanks if they are missing, or name the column in strings if it is a factor",
+        "north (north.csv): column 'admitted': lines 4, 5 have no date of the format %d.%m.%Y",
+        "south (south.csv): column 'died': line 2 has a third text besides the two of a yes-no column: "
+        'name all spellings of 1 in positive, and all of 0 in strings, as {COLUMN = {no = ["No", "0"]}}',
+        "west (west.csv): column 'crp': line 8 has no finite float64 number",
+        "column 'smoking' holds 0 and 1 at north and texts at east, south, west: "
+        "name it in strings or positive, or correct the files",
         "east (east.csv): column 'crp': line 11 has no value: missing = \"drop\" leaves such rows out, "
         'missing = "indicator" fills such cells and marks them',
         "west (west.csv): refused, there are fewer than 10 rows, the floor of the site (`rows` in its policy)",
-        "column 'unit' is the same in every row; leave it out, or name it in constant",
+        "column 'unit' is the same in every row: leave it out, or name it in constant",
     }
     assert CANARY not in str(caught.value)
 
@@ -531,12 +531,12 @@ def test_every_problem_is_told_at_once(tmp_path):
         ("x,x\n1,2\n", "columns 1 and 2 have the same name"),
         (",\n1,2\n", "no column has a name"),
         (f"3.5,{CANARY}\n1,2\n", "the name of column 1 is a number: is the header missing?"),
-        (f'x,y\n1,2\n"{CANARY}\nend",3,4\n1\n\n1,2\n', "lines 4, 5 have not as many cells as the header (2)"),
+        (f'x,y\n1,2\n"{CANARY}\nend",3,4\n1\n\n1,2\n', "the header has 2 columns, lines 4, 5 have fewer or more cells"),
         (f'x,y\n1,"{CANARY}\n', "line 2 cannot be read as CSV: unexpected end of data"),
         (b"x,y\n1,\xff" + CANARY.encode(), "the file is not UTF-8 text"),
     ],
 )
-def test_a_file_that_is_no_table_is_named_with_the_others(tmp_path, text, message):
+def test_invalid_files_are_named_with_the_others(tmp_path, text, message):
     (tmp_path / "b.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DataError) as caught:
         data.study([tmp_path / "b.csv", tmp_path / "none.csv"])
@@ -551,7 +551,7 @@ def test_warnings_quote_no_cell(tmp_path):
     tables["west"].loc[[1, 2, 5], "age"] = ""
     pattern = write(tmp_path, tables)
     with pytest.warns(UserWarning) as caught:
-        data.study(pattern, missing="drop", policy=data.Policy(rare="tell"), **OPTIONS)
+        data.study(pattern, missing="drop", policy=data.Policy(rare="warn"), **OPTIONS)
     texts = [str(warning.message) for warning in caught]
     assert len(texts) == 2 and CANARY not in "".join(texts)
 
@@ -560,33 +560,33 @@ def test_warnings_quote_no_cell(tmp_path):
     ("columns", "message"),
     [
         ({"x": [""] * 12}, "column 'x': no cell of any site has a value"),
-        ({"x": [0.1] * 12}, "column 'x' is the same in every row; leave it out, or name it in constant"),
+        ({"x": [0.1] * 12}, "column 'x' is the same in every row: leave it out, or name it in constant"),
         ({"x": ["a"] * 12}, "column 'x' is the same in every row"),
         ({"x": [True] * 12}, "column 'x' is the same in every row"),
-        ({"x": [1e200, -1e200] * 6}, "column 'x': the sum of its squares is beyond float64; change its unit"),
-        ({"x": [1e308] * 12}, "column 'x': the sum of its squares is beyond float64; change its unit"),
-        ({"x": [np.inf] + [1.0] * 11}, "agent 0: column 'x': row 0 has no finite number of float64"),
+        ({"x": [1e200, -1e200] * 6}, "column 'x': the sum of its squares overflows float64: change its unit"),
+        ({"x": [1e308] * 12}, "column 'x': the sum of its squares overflows float64: change its unit"),
+        ({"x": [np.inf] + [1.0] * 11}, "agent 0: column 'x': row 0 has no finite float64 number"),
     ],
 )
-def test_columns_that_no_model_could_use(columns, message):
+def test_unusable_columns_are_an_error(columns, message):
     with raises(message):
         data.as_study([columns, columns], missing="drop")
 
 
-def test_kinds_of_numbers_are_one():
+def test_numeric_dtypes_have_one_kind():
     study = data.as_study([{"x": [0, 1] * 6}, {"x": [0, 7] * 6}])
     assert study.agreed.kinds == {"x": "number"}
-    # underscores are no part of numbers, but of names
+    # underscores belong to names, not to numbers
     assert data.as_study([{"x": ["1_0", "2_0"] * 6}]).agreed.kinds == {"x": "factor"}
 
 
-def test_constant_at_one_site_is_no_error():
+def test_a_column_may_be_constant_at_one_site():
     study = data.as_study([{"x": np.zeros(12), "f": ["a"] * 12}, {"x": np.ones(12), "f": ["b"] * 12}])
     assert study.agreed.sds == {"x": 0.5} and study.agreed.levels == {"f": ("a", "b")}
     assert data.as_study([{"x": np.full(12, 5.0)}], constant=["x"]).agreed.sds == {"x": 0.0}
 
 
-def test_numbers_may_be_texts_where_they_are_asked_for(tmp_path):
+def test_numbers_may_be_levels(tmp_path):
     tables = {"n": pd.DataFrame({"stage": ["1", "2"] * 6}), "s": pd.DataFrame({"stage": ["2", "unknown"] * 6})}
     pattern = write(tmp_path, tables)
     with raises("s (s.csv): column 'stage': lines 3, 5, 7, 9, 11 and 1 more have a text where others have numbers"):
@@ -598,9 +598,7 @@ def test_numbers_may_be_texts_where_they_are_asked_for(tmp_path):
 
 def test_positive_may_have_spellings():
     cells = ["Yes", "yes", "no"] * 5
-    with raises(
-        "agent 0: column 'died': rows 0, 1, 2, 3, 4 and 10 more have several texts, and none that positive names"
-    ):
+    with raises("agent 0: column 'died': rows 0, 1, 2, 3, 4 and 10 more have several texts, none of them in positive"):
         data.as_study([{"died": ["Yes", "no", "no"] * 5}], positive={"died": "yes"})
     study = data.as_study([{"died": cells}], positive={"died": ["yes", "Yes"]})
     np.testing.assert_array_equal(study.frames[0]["died"], [1.0, 1.0, 0.0] * 5)
@@ -615,22 +613,22 @@ def test_positive_may_have_spellings():
         ({"columns": "age"}, "columns must be a list of names, found 'age'"),
         ({"dates": {"admitted": 3}}, "dates of 'admitted' must be a format such as '%Y-%m-%d', found 3"),
         ({"dates": {"admitted": {"since": "2020-01-01"}}}, "dates of 'admitted' must have format"),
-        ({"dates": {"admitted": {"format": "%Y", "since": "1.1.2020"}}}, "since of dates must be a day"),
+        ({"dates": {"admitted": {"format": "%Y", "since": "1.1.2020"}}}, "since of dates must be a date"),
         ({"dates": {"admitted": {"format": "%Y", "unit": "weeks"}}}, "unknown unit of dates 'weeks'"),
         ({"columns": ["age", "aeg"]}, "no site has a column 'aeg'"),
         ({"positive": {"dead": "yes"}}, "no site has a column 'dead'"),
-        ({"site": "hospital"}, "site goes with file, one file of all sites; found it with files"),
-        ({"file": "a.csv"}, "give one of files and file; found both"),
+        ({"site": "hospital"}, "site is an argument for file (one file for all sites), found it with files"),
+        ({"file": "a.csv"}, "pass either files or file, found both"),
     ],
 )
-def test_arguments_that_do_not_fit(clean, options, message):
+def test_invalid_arguments(clean, options, message):
     with raises(message, ValueError):
         data.study(clean, **options)
 
 
 def test_a_file_is_read_once(clean, tmp_path):
     os.symlink(tmp_path / "east.csv", tmp_path / "again.csv")
-    with raises("are one file by a link; its rows would count twice", ValueError):
+    with raises("are links to one file: its rows would count twice", ValueError):
         data.study(clean)
 
 
@@ -666,8 +664,8 @@ def invoke(folder, command, **sections):
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("default::UserWarning")
-def test_a_messy_table_is_a_posterior_in_one_file(messy, tmp_path):
-    # no column that the formula does not name is read, called as the family or not
+def test_a_config_file_makes_a_posterior_of_messy_tables(messy, tmp_path):
+    # only columns in the formula are read, even if another one has the name of the family
     east = pd.read_csv(tmp_path / "east.csv", dtype=str)
     east.assign(bernoulli="").to_csv(tmp_path / "east.csv", index=False)
     result = invoke(tmp_path, "run")
@@ -675,7 +673,7 @@ def test_a_messy_table_is_a_posterior_in_one_file(messy, tmp_path):
     assert "warning: rows with a missing cell are left out: 4 at south, 5 at west" in result.stderr
     run = accord.Run.load(tmp_path / "out" / "run.nc")
     assert run.names == ("Intercept", "age", "C(smoking)[former]", "C(smoking)[never]", "log(crp)", "admitted")
-    # the file alone says whose draws these are, and what the sites agreed on
+    # the file has the names of sites and their summaries
     agreed = data.Agreed.from_json(run.settings["agreed"])
     assert agreed.dropped == (0, 0, 4, 5) and agreed.kinds["admitted"] == "number" and "icu" not in agreed.kinds
     assert set(run.summary()["worst agent", "agent"]) <= set(SITES)
@@ -734,7 +732,7 @@ BAD = {
     ),
     "no formula": (
         {"data": 'target = "age"', "model": 'name = "linear_regression"'},
-        "[priors] goes with a formula in [model]; found none",
+        "[priors] needs a formula in [model]",
     ),
     "output": ({"more": "", "run": "output = 3"}, "output in [run] must be a string, found 3"),
     "seed": ({"run": 'output = "out"\nseed = "1"'}, "seed in [run] must be a whole number, found '1'"),
@@ -754,7 +752,7 @@ BAD = {
     "silo": ({"run": SILO, "more": "[silo]\nlatents = 3"}, "latents in [silo] must be a string, found 3"),
     "latents": (
         {"run": SILO, "more": '[silo]\nlatents = "kept"'},
-        "latents must be a folder that begins with / or ~, found 'kept'",
+        "latents must be a folder that starts with / or ~, found 'kept'",
     ),
     "toml": ({"data": "missing = drop"}, "Invalid value (at line 4, column 11), the key 'missing' of [data]"),
     "twice": ({"more": "draws = 3"}, "the key 'draws' of [run]"),
@@ -791,7 +789,7 @@ def test_a_mistake_in_the_file_names_section_key_and_value(clean, tmp_path, name
     assert "Traceback" not in result.output and not (tmp_path / "out").exists()
 
 
-def test_a_broken_study_is_told_whole_by_the_command(tmp_path):
+def test_the_command_prints_all_problems_of_a_study(tmp_path):
     broken(tmp_path)
     result = invoke(tmp_path, "run", data='dates = {admitted = "%d.%m.%Y"}')
     assert result.exit_code == 1
@@ -805,11 +803,11 @@ def test_a_broken_study_is_told_whole_by_the_command(tmp_path):
 
 
 @pytest.mark.filterwarnings("default::UserWarning")
-def test_describe_tells_columns_by_site_and_together(messy, tmp_path):
+def test_describe_prints_columns_by_site_and_pooled(messy, tmp_path):
     smoking = (tmp_path / "west.csv").read_text().replace("never", CANARY, 2)
     (tmp_path / "west.csv").write_text(smoking)
     path = tmp_path / "job.toml"
-    # only [data] is needed, and what it says of the model is no matter
+    # only [data] is needed, and its arguments for the model are ignored
     path.write_text('[data]\nfiles = "*.csv"\nmissing = "drop"\npositive = {died = "yes"}\ntarget = "died"\n')
     result = CliRunner().invoke(app, ["describe", str(path), "--output", str(tmp_path / "agreed.json")])
     assert result.exit_code == 0, result.output
@@ -818,25 +816,25 @@ def test_describe_tells_columns_by_site_and_together(messy, tmp_path):
         assert agreed == data.describe(messy, positive={"died": "yes"})
     assert "have dates: name the column in dates with the format" in " ".join(result.stderr.split())
     shown = result.stdout
-    told = {block.split(":")[0]: block for block in shown.split("\n\n")}
+    blocks = {block.split(":")[0]: block for block in shown.split("\n\n")}
     assert re.search(r"^together +320 *$", shown.split("\n\n")[0], re.MULTILINE)
     east = people("east")["age"].astype(float)
-    line = re.search(r"^east +(.*)$", told["age"], re.MULTILINE)[1].split()
+    line = re.search(r"^east +(.*)$", blocks["age"], re.MULTILINE)[1].split()
     assert line[0] == "0" and float(line[1]) == round(east.mean(), 1) and float(line[2]) == round(east.std(ddof=0), 1)
     quantiles = np.quantile(east, QUANTILES, method="inverted_cdf")
     assert (np.abs(np.array(line[3:], float) - quantiles) < 1.5e-3 * east.std() + 0.05).all()
-    assert re.search(r"^south +4 ", told["crp"], re.MULTILINE)
-    # so few rows are not named
+    assert re.search(r"^south +4 ", blocks["crp"], re.MULTILINE)
+    # rare levels are not named
     assert CANARY not in shown and CANARY not in agreed.to_json()
-    assert "1 more with too few rows to be named" in told["smoking"]
+    assert "1 more that are too rare to be named" in blocks["smoking"]
 
 
-def test_what_rounds_to_zero_has_no_sign():
+def test_rounded_zeros_have_no_sign():
     assert _numbers(2.0, -1e-9, -0.5) == ["0.00", "-0.50"] and _numbers(None, -1e-9) == ["0.000"]
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_a_description_loses_no_column(messy, width):
+def test_a_narrow_terminal_shows_all_columns(messy, width):
     with OTHER_UNIT:
         agreed = data.describe(messy, positive={"died": "yes"}, dates=DATES)
 
@@ -870,14 +868,14 @@ def test_a_description_loses_no_column(messy, width):
         ),
     ],
 )
-def test_what_cannot_be_described_is_one_line(clean, tmp_path, text, message):
+def test_an_error_of_describe_is_one_line(clean, tmp_path, text, message):
     (tmp_path / "job.toml").write_text(f"[data]\n{text}\n")
     result = CliRunner().invoke(app, ["describe", str(tmp_path / "job.toml")])
     assert result.exit_code == 1 and message in result.stderr, result.stderr
     assert len([line for line in result.stderr.splitlines() if line.startswith("error: ")]) == 1
 
 
-def test_a_link_does_not_lead_around_a_policy(tmp_path):
+def test_a_link_does_not_bypass_a_policy(tmp_path):
     (tmp_path / "a.csv").write_text("x\n" + "\n".join(map(str, range(20))) + "\n")
     (tmp_path / "a.policy.toml").write_text("rows = 40\n")
     (tmp_path / "elsewhere").mkdir()
@@ -886,17 +884,17 @@ def test_a_link_does_not_lead_around_a_policy(tmp_path):
         accord.data.describe(tmp_path / "elsewhere" / "*.csv")
 
 
-def test_a_word_that_is_not_there_tells_no_rows_of_the_rarer_one():
+def test_a_wrong_positive_does_not_reveal_the_rows_of_the_rarer_text():
     tables = [{"died": ["yes"] * 2 + ["no"] * 28}]
-    with pytest.raises(DataError, match="several texts, and none that positive names") as error:
+    with pytest.raises(DataError, match="several texts, none of them in positive") as error:
         accord.data.as_study(tables, positive={"died": "ja"})
     assert "26 more" not in str(error.value) and "25 more" in str(error.value)
 
 
-# --- what floors say of filled cells and of matrices ---
+# --- floors of filled cells and of matrices ---
 
 
-def test_few_cells_with_a_value_fill_no_others():
+def test_means_of_few_cells_do_not_fill_others():
     x = np.random.default_rng(0).normal(size=60)
     for present in (1, 4, 9):
         sparse = np.where(np.arange(60) < present, x, np.nan)
@@ -909,7 +907,7 @@ def test_few_cells_with_a_value_fill_no_others():
     assert data.as_study(enough, missing="indicator").agreed.means["x"] == pytest.approx(np.mean([*x[:10], *x]))
 
 
-def test_a_count_of_missing_cells_does_not_tell_a_small_count_of_others(tmp_path):
+def test_a_count_of_missing_cells_does_not_reveal_a_small_count(tmp_path):
     cells = ["1.5", "2.5", *[""] * 58]
     tables = {"a": pd.DataFrame({"x": cells}), "b": pd.DataFrame({"x": ["1.0", "1.5", "2.0", "2.5", "3.0"] * 12})}
     agreed = data.describe(write(tmp_path, tables))
@@ -918,13 +916,13 @@ def test_a_count_of_missing_cells_does_not_tell_a_small_count_of_others(tmp_path
 
 def test_a_level_called_missing_is_not_merged_with_missing_cells():
     table = {"g": ["a", "missing", ""] * 6}
-    with raises("column 'g' has a level 'missing' already, which is to be that of its missing cells"):
+    with raises("column 'g' already has a level 'missing', which would hold its missing cells"):
         data.as_study([table], missing="indicator")
     found = data.as_study([{"g": ["a", "b", "missing", ""] * 6}], missing="indicator", blanks=["missing"])
     assert found.agreed.levels["g"] == ("a", "b", "missing")
 
 
-def test_a_matrix_is_under_the_floors_of_models():
+def test_the_floors_of_models_hold_for_a_matrix():
     rng = np.random.default_rng(0)
     table = {"x": rng.normal(size=60), "income": np.where(np.arange(60) == 7, 103.5, 0.0), "y": rng.normal(size=60)}
     study = data.as_study({"a": table, "b": table})
@@ -941,7 +939,7 @@ def test_the_response_of_a_matrix_is_never_filled(tmp_path):
     table = pd.DataFrame({"x": rng.normal(size=60), "y": rng.normal(size=60)})
     table.loc[:19, "y"] = np.nan
     study = data.as_study([table], missing="indicator")
-    with raises("column 'y' has missing cells, and a response is never filled: missing = \"drop\""):
+    with raises("column 'y' is the response and has missing cells: pass missing = \"drop\""):
         study.matrix("y")
     assert study.matrix("x").columns == ("intercept", "y", "y_missing")
     with raises('missing = "indicator" needs the mean over all sites', ValueError):
@@ -960,9 +958,9 @@ def test_a_description_of_many_columns_is_short(tmp_path):
     (tmp_path / "a.csv").write_text(
         "\n".join(["n," + rows[0], *[f"{n},{row}" for n, row in enumerate(rows[1:])]]) + "\n"
     )
-    with pytest.warns(UserWarning, match="columns are left out") as caught:
+    with pytest.warns(UserWarning, match="skipped these columns") as caught:
         data.describe(tmp_path / "*.csv")
-    (text,) = [str(one.message) for one in caught if "left out" in str(one.message)]
+    (text,) = [str(one.message) for one in caught if "skipped" in str(one.message)]
     assert len(text.splitlines()) == 52 and text.endswith("and 70 more")
 
 
@@ -983,6 +981,6 @@ def test_a_description_of_many_columns_is_short(tmp_path):
         ),
     ],
 )
-def test_options_that_do_not_fit_are_named(call, error, message):
+def test_invalid_options_are_named(call, error, message):
     with raises(message, error):
         call({"x": np.arange(20.0)})

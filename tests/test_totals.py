@@ -1,4 +1,4 @@
-"""Totals: the sum over all agents of functions of their data, and all that stands on it."""
+"""Totals: sums over all agents of functions of their data, and the warm-up that uses them."""
 
 import pickle
 import time
@@ -19,7 +19,7 @@ from accord.tuning.warmup import warm_up
 
 
 class Adding:
-    """Agents that hold their own shard only, and count what they are asked for."""
+    """Data owners with one shard each, which count sums."""
 
     def __init__(self, post):
         self.agents = [pickle.loads(pickle.dumps(post.alone(i))) for i in range(post.num_agents)]
@@ -62,7 +62,7 @@ def value_and_rows(potential, shard, x):
 @pytest.mark.parametrize("make", [logistic, lambda: unequal_shards(2)], ids=["logistic", "gaussian"])
 @pytest.mark.parametrize("place", [None, PLACE])
 @pytest.mark.long_from(1)
-def test_a_total_is_the_sum_of_what_each_agent_says(make, place):
+def test_a_total_is_the_sum_over_agents(make, place):
     post, x = make(), np.array([0.3, -0.2])
     moved = post if place is None else post.transformed(place)
     with jax.enable_x64(True):
@@ -74,7 +74,7 @@ def test_a_total_is_the_sum_of_what_each_agent_says(make, place):
         np.testing.assert_allclose(there[name], each[name].sum(), rtol=1e-12)
 
 
-def test_many_points_are_evaluated_under_the_settings_of_the_caller():
+def test_threads_use_the_jax_settings_of_the_caller():
     here, points = logistic().totals_here(), np.random.default_rng(0).standard_normal((40, 2))
     with jax.enable_x64(True):
         sums = here(value_of, points=points, at_once=8)
@@ -88,7 +88,7 @@ def test_many_points_are_evaluated_under_the_settings_of_the_caller():
         assert worker.submit(here).result() == [False, "highest", jax.devices()[0]]
 
 
-def test_after_an_interrupt_no_sum_runs_on(monkeypatch):
+def test_an_interrupt_stops_all_programs(monkeypatch):
     begun, done = [], []
 
     def slow(x):
@@ -112,7 +112,7 @@ def test_after_an_interrupt_no_sum_runs_on(monkeypatch):
     assert len(begun) == len(done) < 10
 
 
-def test_an_expansion_is_that_of_the_sum():
+def test_an_expansion_matches_the_sum_of_potentials():
     post, x = logistic(), np.array([0.3, -0.2])
     with jax.enable_x64(True):
         found = expand(Session(Job(post, NETWORKS["star"]), most_exchanges=1000), x, x + 1.0)
@@ -125,7 +125,7 @@ def test_an_expansion_is_that_of_the_sum():
 
 
 @pytest.mark.long
-def test_warm_up_takes_nothing_but_totals_and_counts_them():
+def test_warm_up_needs_only_totals_and_counts_them():
     post, net = logistic(), NETWORKS["irregular"]
     owners = Adding(post)
     with jax.enable_x64(True):
@@ -137,9 +137,9 @@ def test_warm_up_takes_nothing_but_totals_and_counts_them():
     np.testing.assert_array_equal(there.spent.bytes_sent, here.spent.bytes_sent)
 
 
-def test_a_user_is_told_to_give_coordinates_with_each_total():
+def test_totals_of_a_transformed_posterior_are_refused():
     post = unequal_curvature(2).transformed(Coordinates(np.zeros(2), np.ones(2)))
-    with pytest.raises(ValueError, match="give coordinates with each of them"):
+    with pytest.raises(ValueError, match="call in_parameters"):
         post.totals(NETWORKS["ring"])
     with pytest.raises(ValueError, match="the network has 5 agents but the posterior has 6 shards"):
         unequal_curvature(2).totals(accord.Network.ring(5))

@@ -1,4 +1,4 @@
-"""What agents find out together: the mode, the curvature, and coordinates in which the posterior is standard normal."""
+"""Warm-up: the mode, the curvature, and coordinates in which the posterior is standard normal."""
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +60,7 @@ def test_a_skewed_posterior_is_whitened_by_its_own_mean_and_covariance(network):
     z, weights = by_importance(post, place)
     mean = weights @ z
     cov = (z - mean).T @ (weights[:, None] * (z - mean))
-    # some hundred independent draws tell no more
+    # the accuracy of some hundred independent draws
     assert np.abs(mean).max() < 0.2
     np.testing.assert_allclose(np.linalg.eigvalsh(cov), np.ones(3), atol=0.25)
     # the mode is further off than that
@@ -85,14 +85,14 @@ def by_importance(post, place):
 @pytest.mark.long
 @pytest.mark.busy
 @pytest.mark.parametrize("seed", [1, 5, 6])
-def test_of_four_rows_a_whitened_run_is_as_wide_as_the_posterior(seed):
+def test_a_whitened_run_on_four_rows_is_as_wide_as_the_posterior(seed):
     # how far its tails reach depends much on where the pilot run came to
     run = accord.sample(scattered_rows(), accord.Network.complete(4), accord.Rounds(whiten=True), draws=6000, seed=seed)
     np.testing.assert_allclose(run.average.std(axis=(0, 1)), by_quadrature(scattered_rows)[1], rtol=0.1)
 
 
 def parted(rows):
-    """Labels that one column parts from each other, but for the prior: far from Gaussian where rows are few."""
+    """Labels that one column separates: with few rows the posterior is far from Gaussian."""
     X = np.random.default_rng(1).standard_normal((AGENTS * rows, 8))
     y = (X[:, 0] > 0).astype(float)
     return accord.models.logistic_regression(list(zip(np.split(X, AGENTS), np.split(y, AGENTS), strict=True)), 30.0)
@@ -104,7 +104,7 @@ def parted(rows):
     ids=["much data", "little data", "parted labels"],
 )
 @pytest.mark.long
-def test_a_pilot_run_is_made_where_points_around_the_mode_tell_too_little(post, pilot):
+def test_a_pilot_run_follows_if_importance_sampling_fails(post, pilot):
     with jax.enable_x64(True):
         found = warm_up(post, NETWORKS["star"])
     assert (found.spent.sums > 60) == pilot
@@ -129,7 +129,7 @@ def test_lanczos_steps_find_the_largest_curvature():
 
 
 def test_lanczos_steps_hold_where_a_curvature_is_negative_or_directions_run_out():
-    # as many steps as parameters find all eigenvalues, and of size counts; more than these find no others
+    # as many steps as parameters find all eigenvalues, further steps find no others; the largest absolute value counts
     for hessian in (np.diag([1.0, -5.0, 2.0]), np.diag([3.0, 3.0]), np.diag([4.0]), np.zeros((2, 2))):
         post = accord.models.quadratic(np.stack([hessian] * 2), np.zeros((2, len(hessian))))
         place = Coordinates(np.zeros(len(hessian)), np.eye(len(hessian)))
@@ -141,7 +141,7 @@ def test_lanczos_steps_hold_where_a_curvature_is_negative_or_directions_run_out(
         np.testing.assert_allclose(found, 2.0 * np.abs(np.diag(hessian)).max(), rtol=1e-9)
 
 
-def test_second_derivatives_that_are_not_finite_are_said():
+def test_second_derivatives_that_are_not_finite_raise_an_error():
     def log_likelihood(x, rows):
         # its second derivative has no bound at zero
         return rows - jnp.abs(x[0]) ** 1.5
@@ -152,14 +152,14 @@ def test_second_derivatives_that_are_not_finite_are_said():
         pilot.stiffest(Session(Job(post, accord.Network.path(4)), most_exchanges=1000), place, some)
 
 
-def test_of_many_draws_the_stiffest_are_looked_at_closely_and_the_others_roughly():
+def test_only_the_stiffest_of_many_draws_get_all_lanczos_steps():
     post, net = logistic(rows=3), NETWORKS["irregular"]
     place = Coordinates(np.zeros(3), np.array([0.5, 0.1, 0.02]))
     z = np.random.default_rng(3).standard_normal((448, 3))
     with jax.enable_x64(True):
         session = Session(Job(post, net), most_exchanges=1000)
         found = pilot.stiffest(session, place, z)
-    # two of four products at all, the others at 24
+    # two of four Hessian-vector products at all draws, the other two at 24 draws
     np.testing.assert_array_equal(session.traffic.gradient_rows, 2 * (2 * 448 + 2 * 24) * post.sizes)
     hessians = np.stack([post.hessians(place.origin + place.factor * row).sum(axis=0) for row in z])
     exact = np.linalg.eigvalsh(hessians * place.factor[:, None] * place.factor)[:, -1]
@@ -182,39 +182,39 @@ def test_a_pilot_run_finds_the_posteriors_own_mean_and_covariance():
 @pytest.mark.parametrize(
     ("apart", "runs", "kept"),
     [
-        # settled at once; nearer and nearer, and never settled
+        # converged at once; converging, but never below the tolerance
         ([[0.01]], 1, True),
         ([[0.3, 0.2, 0.1]], 1, True),
-        # further apart at the end than at first: again, and kept where nothing better comes
+        # further apart at the end than at first: another run, and the result is kept if no better one follows
         ([[0.1, 0.05, 0.2], [0.3, 0.1]], 2, True),
         ([[0.1, 0.2], [0.1, 0.3], [0.1, 0.2]], 3, True),
         ([[0.1, 0.2], [0.1, 0.9], [0.2, 0.9]], 3, True),
-        # wildly apart
+        # diverged
         ([[0.9, 0.8], [0.9, 0.7], [0.9, 0.6]], 3, False),
     ],
 )
-def test_a_pilot_run_whose_halves_part_is_made_again(apart, runs, kept, monkeypatch):
+def test_a_pilot_run_with_diverging_halves_is_repeated(apart, runs, kept, monkeypatch):
     post, looks = logistic(), []
 
-    def told(positions, gradients):
+    def estimate(positions, gradients):
         if len(positions) == pilot._FEWEST:
             looks.append(list(apart[len(looks)]))
         left = looks[-1]
         found = Estimates(np.zeros(3), np.eye(3), left.pop(0) if len(left) > 1 else left[0])
         return found, np.zeros((64, 3)), np.zeros((64, 3))
 
-    monkeypatch.setattr(pilot, "_told", told)
+    monkeypatch.setattr(pilot, "_estimate", estimate)
     start = Coordinates(np.zeros(3), 0.1 * np.eye(3))
     found = pilot.explore(Session(Job(post, NETWORKS["star"]), most_exchanges=100_000), start)
     assert len(looks) == runs and (found is not None) == kept
 
 
 @pytest.mark.long
-def test_a_pilot_run_whose_chains_are_thrown_off_is_made_again_with_shorter_steps():
+def test_a_pilot_run_with_diverging_chains_is_repeated_with_shorter_steps():
     post = random_intercepts()
     found = warm_up(post, accord.Network.ring(4))
     place, log_tau = found.coordinates, post.names.index("log_tau")
-    # the posterior's is 1.1, and chains that steps of the first length threw off made 17.8 of it
+    # the posterior's is 1.1; chains that diverged with the first step gave 17.8
     assert 0.7 < np.linalg.norm(place.factor[log_tau]) < 1.6
 
 
@@ -226,18 +226,18 @@ def gaussian_points(count, seed):
     return points, np.linalg.solve(cov, (points - mean).T).T, mean, cov
 
 
-def test_a_gaussian_is_told_exactly_by_few_points_and_their_gradients():
+def test_few_points_with_gradients_give_the_exact_moments_of_a_gaussian():
     points, gradients, mean, cov = gaussian_points(20, 0)
-    told = Estimates.by(points, gradients, np.zeros(20), np.arange(20) < 10)
-    assert told.settled and told.apart < 1e-9
-    np.testing.assert_allclose(told.mean, mean, atol=1e-9)
-    np.testing.assert_allclose(told.cov, cov, atol=1e-9)
+    estimates = Estimates.by(points, gradients, np.zeros(20), np.arange(20) < 10)
+    assert estimates.settled and estimates.apart < 1e-9
+    np.testing.assert_allclose(estimates.mean, mean, atol=1e-9)
+    np.testing.assert_allclose(estimates.cov, cov, atol=1e-9)
     start = Coordinates(np.array([3.0, 4.0, -1.0]), np.array([[2.0, 0.0, 0.0], [1.0, 0.5, 0.0], [0.0, 0.0, 3.0]]))
-    found = told.whitened(start, points, gradients)
+    found = estimates.whitened(start, points, gradients)
     x = start.origin + points @ start.factor.T
     there = found.coordinates.inverse(x)
     np.testing.assert_allclose(np.sort(found.draws, axis=0), np.sort(there, axis=0), atol=1e-9)
-    # of a standard normal those are steepest that are furthest out
+    # the gradient of a standard normal is largest at the draws furthest out
     furthest = there[np.argsort(np.linalg.norm(there, axis=1))]
     np.testing.assert_allclose(found.steep, furthest, atol=1e-9)
     np.testing.assert_allclose(found.coordinates.inverse(start.origin + start.factor @ mean), 0.0, atol=1e-9)
@@ -247,32 +247,32 @@ def test_a_gaussian_is_told_exactly_by_few_points_and_their_gradients():
 
 def test_gradients_that_mislead_are_left_out():
     points, gradients, mean, cov = gaussian_points(4000, 1)
-    # such as those of walls far out: a few dominate any regression
+    # a few very large gradients, as at walls far out, dominate any regression
     gradients = gradients * np.exp(np.random.default_rng(2).standard_normal((4000, 1)) * 3.0)
-    told = Estimates.by(points, gradients, np.zeros(4000), np.arange(4000) % 2 == 0)
-    assert told.settled
+    estimates = Estimates.by(points, gradients, np.zeros(4000), np.arange(4000) % 2 == 0)
+    assert estimates.settled
     inverse = np.linalg.inv(np.linalg.cholesky(cov))
-    np.testing.assert_allclose(np.linalg.eigvalsh(inverse @ told.cov @ inverse.T), 1.0, atol=0.1)
-    np.testing.assert_allclose(inverse @ (told.mean - mean), 0.0, atol=0.05)
+    np.testing.assert_allclose(np.linalg.eigvalsh(inverse @ estimates.cov @ inverse.T), 1.0, atol=0.1)
+    np.testing.assert_allclose(inverse @ (estimates.mean - mean), 0.0, atol=0.05)
 
 
-def test_halves_that_are_apart_settle_nothing():
+def test_halves_that_differ_are_not_settled():
     points, gradients, mean, _ = gaussian_points(1000, 1)
     half = np.arange(1000) < 500
     # twice as wide about the same mean
     points = np.where(half[:, None], points, mean + 2.0 * (points - mean))
-    told = Estimates.by(points, np.where(half[:, None], gradients, gradients / 2.0), np.zeros(1000), half)
-    np.testing.assert_allclose(told.apart, (4.0 + 1.0 / 4.0 - 2.0) / 4.0, rtol=0.3)
-    assert not told.settled
+    estimates = Estimates.by(points, np.where(half[:, None], gradients, gradients / 2.0), np.zeros(1000), half)
+    np.testing.assert_allclose(estimates.apart, (4.0 + 1.0 / 4.0 - 2.0) / 4.0, rtol=0.3)
+    assert not estimates.settled
 
 
-def test_halves_of_too_few_points_settle_nothing():
+def test_halves_of_too_few_points_are_not_settled():
     rng = np.random.default_rng(0)
     z, slope = rng.normal(size=(64, 14)), rng.standard_cauchy(size=(64, 14)) ** 3
-    # three points of either half have all the weight: their covariance is singular, its rounding may be negative
+    # three points of each half have all the weight, so that the covariance is singular up to rounding
     log_weight = np.where(np.arange(64) < 6, 0.0, -60.0)
-    told = Estimates.by(z, slope, log_weight, np.arange(64) % 2 == 0)
-    assert told.apart == np.inf and not told.settled
+    estimates = Estimates.by(z, slope, log_weight, np.arange(64) % 2 == 0)
+    assert estimates.apart == np.inf and not estimates.settled
 
 
 def test_warm_up_counts_what_its_sums_sent():
@@ -386,7 +386,7 @@ def test_a_given_start_is_in_the_users_parameters():
             np.testing.assert_allclose(run.draws[0, 0], np.tile(point, (AGENTS, 1)), rtol=1e-2)
 
 
-# --- what has no mode, or hardly one ---
+# --- posteriors without a mode, or with a flat one ---
 
 
 def test_separated_labels_under_a_flat_prior_have_no_mode():
@@ -408,7 +408,7 @@ def flat_prior(shards):
     return accord.Posterior(log_likelihood, lambda x: jnp.zeros(()), shards, np.zeros(3))
 
 
-def test_a_rank_deficient_design_under_a_flat_prior_is_named_and_scaled_as_the_rest():
+def test_flat_directions_of_a_rank_deficient_design_are_reported_and_scaled():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((AGENTS, 8, 3))
     X[..., 2] = X[..., 1]
@@ -423,7 +423,7 @@ def test_a_rank_deficient_design_under_a_flat_prior_is_named_and_scaled_as_the_r
     np.testing.assert_allclose(values, [0.0, 1.0, 1.0], atol=1e-6)
 
 
-def test_an_agent_without_information_is_no_obstacle():
+def test_an_agent_without_information_is_allowed():
     rng = np.random.default_rng(0)
     shards = [(rng.standard_normal((8, 3)), rng.standard_normal(8)) for _ in range(AGENTS)]
     shards[2] = (np.zeros((1, 3)), np.zeros(1))
@@ -434,7 +434,7 @@ def test_an_agent_without_information_is_no_obstacle():
     np.testing.assert_allclose(hessian_in(post, found.coordinates), np.eye(3), atol=1e-6)
 
 
-def test_a_network_too_slow_for_the_allowed_exchanges_is_named():
+def test_too_few_allowed_exchanges_raise_an_error():
     post, net = unequal_curvature(2, agents=40), accord.Network.path(40)
     with pytest.raises(ArithmeticError, match=r"one sum over this network takes 40 exchanges.*raise max_exchanges"):
         warm_up(post, net, max_exchanges=30)
@@ -448,14 +448,14 @@ def test_a_disconnected_network_is_refused():
 
 
 @pytest.mark.long
-def test_a_whitened_run_is_taken_up_where_it_was(tmp_path):
+def test_a_whitened_run_resumes(tmp_path):
     # one exchange averages exactly there, so that few settings are tried
     post, net, options = logistic(), NETWORKS["complete"], dict(burn_in=5, chains=2, seed=2)
     whole = walk(post, net, draws=12, **options)
     walk(post, net, draws=5, checkpoint=tmp_path, **options)
     resumed = walk(post, net, draws=12, checkpoint=tmp_path, **options)
     np.testing.assert_array_equal(resumed.draws, whole.draws)
-    with pytest.raises(ValueError, match="belongs to another run"):
+    with pytest.raises(ValueError, match="cannot resume from"):
         walk(
             post, net, accord.Rounds(GTBAOAB(0.3, mix_rounds=1), whiten=False), draws=5, checkpoint=tmp_path, **options
         )

@@ -1,4 +1,4 @@
-"""Ten textbook models of posteriordb in NumPyro, with their data as several sites have it."""
+"""Ten textbook models of posteriordb in NumPyro, with their data split over sites."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SITES = 5
 
 
 class Textbook(NamedTuple):
-    """A model, its arguments as all sites together have them and as each has its own, and its plate of latents."""
+    """A model, its pooled arguments, its arguments at each site, and its plate of local latents."""
 
     model: Callable[..., None]
     pooled: dict[str, Any]
@@ -32,14 +32,14 @@ def data(name):
 
 
 def by_rows(model, pooled, local=None, centred=()):
-    """Rows dealt out to sites one after another."""
+    """Split rows into one block for each site."""
     count = len(next(iter(pooled.values())))
     parts = np.array_split(np.arange(count), SITES)
     return Textbook(model, pooled, [{k: v[part] for k, v in pooled.items()} for part in parts], local, centred)
 
 
 def by_groups(model, pooled, key, count, local, centred):
-    """Groups dealt out to sites, each with all its rows; numbered from 0 at every site, `count` of them."""
+    """Split groups over sites, numbered from 0 at each site, with their number under the name `count`."""
     group = pooled[key].astype(int)
     shards = []
     for part in np.array_split(np.unique(group), SITES):
@@ -149,7 +149,7 @@ def dogs():
     def model(y, avoided, shocked):
         a, b = (numpyro.sample(name, dist.Uniform(0, 1)) for name in "ab")
         with numpyro.plate("rows", len(y)):
-            # a dog that was never shocked nor avoided does what it does at first
+            # p = 1 without shocks and avoidances
             log_p = shocked * jnp.log(a) + avoided * jnp.log(b)
             p = jnp.exp(jnp.where((shocked + avoided) > 0, log_p, 0.0))
             numpyro.sample("y", dist.Bernoulli(jnp.clip(p, 0.0, 1.0 - 1e-7)), obs=y)
@@ -188,14 +188,14 @@ TEXTBOOKS = [eight_schools, seeds, surgical, glmm_poisson, glmm, rats, radon, do
 
 
 def reference(book, draws=5000, chains=4):
-    """By name, mean, sd and effective draws of every number of a model's posterior, by NUTS on pooled data."""
+    """Mean, sd and effective draws of each parameter by name, from NUTS on pooled data."""
     import jax
     from numpyro.diagnostics import effective_sample_size
     from numpyro.handlers import reparam
     from numpyro.infer import MCMC, NUTS, init_to_uniform
     from numpyro.infer.reparam import LocScaleReparam
 
-    # rows of no few groups say little of each: not centred, an effect does not depend on its scale
+    # non-centred effects, as groups have few rows
     model = reparam(book.model, config={name: LocScaleReparam(0.0) for name in book.centred})
     kernel = NUTS(
         model,

@@ -1,4 +1,4 @@
-"""As much of Ray as a pool of agents asks for: each agent is a thread of this process, which can be ended and hang."""
+"""The parts of Ray for a pool of agents, with each agent as a thread that can hang and be ended."""
 
 import copy
 import threading
@@ -34,7 +34,7 @@ class Method:
 
 
 class Actor:
-    """An agent: calls one after another in a thread, `status` beside them; after its end a new one takes its place."""
+    """An agent with sequential calls in threads, concurrent `status`, and a restart after its end."""
 
     def __init__(self, index, settings):
         self.index, self.settings, self.lock = index, settings, threading.RLock()
@@ -46,7 +46,7 @@ class Actor:
 
     def _call(self, *arguments):
         found, worker, before = Future(), self.worker, self.last
-        # what a process is sent has read nothing yet
+        # a process receives a posterior that has read no data
         arguments = tuple(copy.copy(one) if isinstance(one, Posterior) else one for one in arguments)
 
         def run():
@@ -71,13 +71,13 @@ class Actor:
         found.set_result(self.worker.status())
         return found
 
-    def end(self, begins_anew):
+    def end(self, restarts):
         with self.lock:
             for found in self.pending:
                 if not found.done():
                     found.set_exception(RayActorError("the actor died"))
             self.worker.channels.close()
-            if begins_anew:
+            if restarts:
                 self._begin()
 
 
@@ -128,7 +128,7 @@ class ThreadRay(types.ModuleType):
 
 
 def install(monkeypatch):
-    """Let silos have agents of threads; the module."""
+    """Replace Ray by threads and return the module."""
     ray = ThreadRay()
     monkeypatch.setitem(__import__("sys").modules, "ray", ray)
     monkeypatch.setitem(

@@ -1,9 +1,9 @@
-"""Studies of sites in two networks with a slow link between them, which loses packets: draws are those of one process.
+"""Studies of sites in two networks with a slow link that loses packets have the draws of one process.
 
-The link takes 100 ms and loses 5% of the packets, in each direction. `two_networks.py silo` is three agents, one here
-and two there; `cut` is the same with the link cut for 90 seconds in the middle, and `rejoin` with Ray as it is by
-itself, which gives up a node that is away so long, and a node that joins again; `flower` is a federation whose server
-is here and whose sites are there. Each ends with an error where draws are others.
+The link has a delay of 100 ms and loses 5% of the packets in each direction. `two_networks.py silo` runs three agents,
+one here and two at the far end. `cut` also cuts the link for 90 seconds. `rejoin` does so with Ray's default settings,
+under which Ray drops the node and the node joins again. `flower` runs a federation with the server here and the sites
+at the far end. Each study ends with an error if draws differ.
 """
 
 import argparse
@@ -22,15 +22,16 @@ from lossy_link import FAR, NEAR, PRIVATE, Link
 from several import HERE
 
 PORT = 6379
-# Ray's settings for networks that are away at times, as docs/silo.md has them.
+# Ray's settings for unreliable networks, as in docs/silo.md.
 PATIENT = {"RAY_health_check_failure_threshold": "60", "RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
+# Shell loop that restarts a command.
 AGAIN = 'while true; do "$@"; sleep 1; done'
-# Draws of engines differ by the order of their sums, in double precision.
+# Tolerance of draws, for the order of sums in double precision.
 APART = 1e-9
 
 
 def draw(engine, draws):
-    """Ten rounds for each draw, on a ring of three."""
+    """A run on a ring of three, with ten rounds per draw."""
     import silo_chaos
 
     import accord
@@ -52,9 +53,9 @@ def draw(engine, draws):
 
 @contextlib.contextmanager
 def cluster(link, folder, settings):
-    """Ray's head here and a node there, with folders of their own; the arguments of a silo on them.
+    """A context with the arguments of a `Silo` on Ray's head here and a node at the far end.
 
-    Either is begun again where it ends. `settings` are variables that Ray reads.
+    Both restart if they end. `settings` are environment variables of Ray.
     """
     common = ["--block", "--num-cpus=1", "--object-store-memory=100000000"]
     head = ["--head", f"--port={PORT}", f"--node-ip-address={NEAR}", "--include-dashboard=false"]
@@ -82,7 +83,7 @@ def cluster(link, folder, settings):
         import ray
 
         ray.shutdown()
-        # what they have begun ends with the network
+        # their subprocesses end with the namespace
         for one in nodes:
             one.kill()
             one.wait()
@@ -91,9 +92,9 @@ def cluster(link, folder, settings):
 def compare(found, expected, link):
     apart = float(np.abs(found - expected).max())
     sent, lost = link.counts()
-    print(f"{sent} packets, {lost} of them lost; draws are {apart:.1e} from those of one process")
+    print(f"{sent} packets, {lost} of them lost, draws are {apart:.1e} from one process")
     if not apart <= APART:
-        raise SystemExit("draws are not those of one process")
+        raise SystemExit("draws differ from one process")
 
 
 def silo(link, folder, draws=20, settings=PATIENT):
@@ -134,13 +135,13 @@ def cut(link, folder, settings=PATIENT, seconds=90.0):
 
 
 def rejoin(link, folder):
-    """The same, where Ray gives up the node."""
+    """The same with Ray's default settings, under which Ray drops the node."""
     cut(link, folder, {})
 
 
 def flower(link, folder):
-    """A federation whose server is here and whose sites are there, with TLS."""
-    # an example, and no package
+    """A federation with the server here and the sites at the far end, with TLS."""
+    # an example outside of packages
     sys.path.insert(0, str(HERE.parent / "examples" / "federation"))
     import run
 
@@ -166,14 +167,14 @@ STUDIES = {"silo": silo, "cut": cut, "rejoin": rejoin, "flower": flower}
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", choices=list(STUDIES))
-    parser.add_argument("--folder", type=Path, help="where logs are kept; a temporary folder by default")
+    parser.add_argument("--folder", type=Path, help="folder of logs, by default a temporary one")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if not arguments.inside:
         environment = {
             **os.environ, "JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu", "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32),
-            # agents import what the study gives them
+            # agents import modules of the tests
             "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")])),
         }  # fmt: skip
         command = [*PRIVATE, sys.executable, __file__, "--inside", *sys.argv[1:]]

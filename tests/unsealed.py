@@ -1,4 +1,4 @@
-"""Silo agents that send in the clear after their greetings, for tests that look at what agents send."""
+"""Silo agents without encryption after the handshake, for tests of message content."""
 
 from contextlib import contextmanager
 from unittest import mock
@@ -11,7 +11,7 @@ from accord.engines.silo.worker import Worker
 
 
 class Open:
-    """The calls of `Secure` without TLS; bytes that came behind the greeting are in `rest`."""
+    """`Secure` without TLS. `rest` has bytes received after the greeting."""
 
     def __init__(self, wire, rest):
         self.wire, self.rest, self.unsent = wire, rest, b""
@@ -34,7 +34,7 @@ class Open:
             while filled < len(buffer):
                 count = self.wire.recv_into(buffer[filled:])
                 if not count:
-                    raise ConnectionError("the other side closed it")
+                    raise ConnectionError("the peer closed the connection")
                 filled += count
         except BlockingIOError:
             pass
@@ -42,7 +42,7 @@ class Open:
 
 
 class UnsealedChannels(Channels):
-    """Connections without TLS once agents have greeted."""
+    """Connections without TLS after the handshake."""
 
     def connect(self, *arguments):
         super().connect(*arguments)
@@ -51,7 +51,7 @@ class UnsealedChannels(Channels):
 
 
 class UnsealedProcess(actor.WorkerProcess):
-    """An agent with such connections."""
+    """An agent with `UnsealedChannels`."""
 
     def __init__(self, index, settings):
         super().__init__(index, settings)
@@ -66,6 +66,6 @@ class UnsealedProcess(actor.WorkerProcess):
 
 @contextmanager
 def unsealed():
-    """Agents that begin from here on are such ones."""
+    """Let new agents send without encryption."""
     with mock.patch.object(actor, "WorkerProcess", UnsealedProcess):
         yield

@@ -1,6 +1,7 @@
-"""A federation whose processes are killed one after another: it ends with the draws of one process all the same.
+"""A federation whose processes are killed one after another, and whose draws still equal the draws of one process.
 
-Prints a table of what was killed and what came of it, and where the rows of a site were looked for and not found.
+The script prints a table with each kill and its outcome, and with the result of a search for a site's rows in all
+files.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from run import HERE, Federation, drawn_here
 import accord
 from accord.flower import StudyDocument, audit
 
-# A number that is in a site's file, once, and must be nowhere else.
+# A number that occurs once in a site's file and must occur in no other file.
 CANARY = "57.31337"
 
 
@@ -31,16 +32,16 @@ def lines_of(federation: Federation, site: str, kind: str) -> int:
 
 
 def wait_for(federation: Federation, site: str, kind: str, more: int) -> None:
-    """Wait until a site has answered so many more questions of a kind."""
+    """Wait until a site has answered `more` further questions of a kind."""
     due, ends = lines_of(federation, site, kind) + more, time.monotonic() + 600.0
     while lines_of(federation, site, kind) < due:
         if time.monotonic() > ends:
-            raise SystemExit(f"{site} has not been asked for {more} more {kind}, see the logs in {federation.folder}")
+            raise SystemExit(f"{site} has not answered {more} more {kind}, see the logs in {federation.folder}")
         time.sleep(0.2)
 
 
 def kill_server_app(federation: Federation) -> None:
-    """Kill the ServerApp's process, which the SuperLink began."""
+    """Kill the process of the ServerApp, a child of the SuperLink."""
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError):
             words = (entry / "cmdline").read_bytes()
@@ -49,17 +50,17 @@ def kill_server_app(federation: Federation) -> None:
 
 
 def run_in_thread(federation: Federation) -> tuple[threading.Thread, list[str]]:
-    said: list[str] = []
+    output: list[str] = []
 
     def run() -> None:
         try:
-            said.append(federation.run())
+            output.append(federation.run())
         except RuntimeError as error:
-            said.append(str(error))
+            output.append(str(error))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    return thread, said
+    return thread, output
 
 
 def main() -> None:
@@ -70,7 +71,7 @@ def main() -> None:
     study = StudyDocument.read(HERE / "study.toml")
     rows: list[tuple[str, str]] = []
     with ExitStack() as stack:
-        # without TLS, so that what travels can be read
+        # without TLS, so that messages are readable
         federation = Federation(folder, study, tls=False)
         stack.callback(federation.close)
         data = folder / study.sites[0] / "rows.csv"
@@ -82,33 +83,33 @@ def main() -> None:
             federation.start_supernode(site)
         second = study.sites[1]
 
-        thread, said = run_in_thread(federation)
+        thread, _ = run_in_thread(federation)
         wait_for(federation, second, "meet", 3)
         federation.kill(second)
         time.sleep(5.0)
         federation.start_supernode(second)
         wait_for(federation, second, "meet", 1)
-        rows.append((f"SuperNode of {second}, while sites agree", "the same run went on when it was back"))
+        rows.append((f"SuperNode of {second}, while sites agree", "the same run continued after its restart"))
 
         wait_for(federation, second, "sum", 4)
         kill_server_app(federation)
         thread.join(timeout=120)
-        rows.append(("ServerApp, after 4 sums", "the run ended; begun again below"))
+        rows.append(("ServerApp, after 4 sums", "the run ended; restarted below"))
         sums = lines_of(federation, second, "sum")
 
-        thread, said = run_in_thread(federation)
+        thread, _ = run_in_thread(federation)
         wait_for(federation, second, "sum", 2)
         federation.kill("superlink")
         thread.join(timeout=120)
         federation.start_superlink()
-        rows.append(("SuperLink, in the second run", "begun again with its database"))
+        rows.append(("SuperLink, in the second run", "restarted with its database"))
 
         federation.run()
         again = lines_of(federation, second, "sum") - sums
         run = accord.Run.load(folder / "results" / "run.nc")
         apart = float(np.abs(run.draws - drawn_here(folder, study)).max())
-        rows.append(("all of these", f"{run.traffic.sums} sums, {sums} + {again} asked for; draws {apart:.1e} apart"))
-    # what travelled is in the SuperLink's database, uncompressed
+        rows.append(("all of these", f"{run.traffic.sums} sums, {sums} + {again} requests; draws {apart:.1e} apart"))
+    # the SuperLink's database has all messages uncompressed
     looked = [path for path in folder.rglob("*") if path.is_file() and path != data]
     found = [str(path) for path in looked if CANARY.encode() in path.read_bytes()]
     packed = np.float64(CANARY).tobytes()

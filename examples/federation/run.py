@@ -1,6 +1,6 @@
 """A federation on this machine: a SuperLink with TLS and node authentication, three SuperNodes, one study.
 
-Certificates, keys and policies are made on the spot, in a folder that is printed; everything that is started is ended.
+The script creates certificates, keys and policies in a folder, which it prints. It ends all processes that it starts.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from accord.flower.keys import new_identity
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
-# What only this machine can reach.
+# Loopback address.
 HERE_ONLY = "127.0.0.1"
 
 
 def make_certificates(folder: Path, host: str) -> None:
-    """An authority, and a certificate of it for the SuperLink at an address."""
+    """Write a certificate authority, and its certificate for the SuperLink at an address."""
     now = datetime.datetime.now(datetime.UTC)
 
     def certificate(name, key, issuer, signer, *extensions):
@@ -78,7 +78,7 @@ def write_private(path: Path, key: ec.EllipticCurvePrivateKey, form: serializati
 
 
 def make_site(folder: Path, site: str, study: StudyDocument, peers: dict[str, str]) -> None:
-    """What a site's administrator writes: a policy, beside the data."""
+    """Write a site's policy and node key, as its administrator does."""
     lines = [
         f'site = "{site}"', 'data = "rows.csv"', 'folder = "kept"', f'studies = ["{study.hash}"]', 'identity = "key"',
         'columns = ["age", "dose", "recovered"]', "[peers]", *(f'{name} = "{key}"' for name, key in peers.items()),
@@ -97,7 +97,7 @@ def free_port(host: str = HERE_ONLY) -> int:
 
 
 class Federation:
-    """A SuperLink at an address, and a SuperNode for each site, whose commands begin with `there`; below a folder."""
+    """A SuperLink and one SuperNode for each site, with files in a folder. SuperNode commands begin with `there`."""
 
     def __init__(
         self, folder: Path, study: StudyDocument, tls: bool = True, host: str = HERE_ONLY, there: Sequence[str] = ()
@@ -136,7 +136,7 @@ class Federation:
         ends = time.monotonic() + 60.0
         while socket.socket().connect_ex((self.host, self.port)) != 0:
             if time.monotonic() > ends or self.processes["superlink"].poll() is not None:
-                raise RuntimeError(f"the SuperLink does not begin, see {self.folder}/superlink.log")
+                raise RuntimeError(f"the SuperLink does not start, see {self.folder}/superlink.log")
             time.sleep(0.2)
 
     def register(self) -> None:
@@ -157,7 +157,7 @@ class Federation:
 
     def start(self, name: str, *command: str | Path) -> None:
         log = open(self.folder / f"{name}.log", "ab")
-        # a group of its own, so that what it starts ends with it
+        # a new process group, so that children end with it
         self.processes[name] = subprocess.Popen(
             [*map(str, command)], env=self.env, stdout=log, stderr=log, start_new_session=True
         )
@@ -172,7 +172,7 @@ class Federation:
         return found.stdout
 
     def run(self) -> str:
-        """Run the study to its end, and return what the server said."""
+        """Run the study to its end, and return the output of the server."""
         return self.flwr("run", str(self.folder / "app"), "here", "--stream")
 
     def kill(self, name: str, how: int = signal.SIGKILL) -> None:
@@ -189,7 +189,7 @@ class Federation:
 
 
 def drawn_here(folder: Path, study: StudyDocument) -> np.ndarray:
-    """The draws of one process that has all sites' rows."""
+    """The draws of one process with all sites' rows."""
     files = [folder / site / "rows.csv" for site in study.sites]
     formula = "recovered ~ scale(age) + scale(dose)"
     here = accord.models.glm(accord.data.study(files, formula=formula), formula, "bernoulli")
@@ -211,22 +211,22 @@ def main() -> None:
         for site in study.sites:
             federation.start_supernode(site)
         began = time.monotonic()
-        said = federation.run()
+        output = federation.run()
         seconds = time.monotonic() - began
-    (folder / "run.log").write_text(said)
+    (folder / "run.log").write_text(output)
     path = folder / "results" / "run.nc"
     if not path.is_file():
-        raise SystemExit(f"no run was kept; see {folder}/run.log and the logs beside it")
+        raise SystemExit(f"no results in {path.parent}; see {folder}/run.log and the logs beside it")
     run = accord.Run.load(path)
     print(run.summary().to_string())
     apart = float(np.abs(run.draws - drawn_here(folder, study)).max())
     lines = audit.read(folder / study.sites[0] / "kept")
-    print(f"\n{run.traffic.sums} sums in {seconds:.0f} s; draws are {apart:.1e} from those of one process")
+    print(f"\n{run.traffic.sums} sums in {seconds:.0f} s; largest difference to the draws of one process: {apart:.1e}")
     print(f"\naudit of {study.sites[0]}, {len(lines)} lines:")
     for line in lines[:4] + lines[-3:]:
-        print(json.dumps({key: value for key, value in line.items() if key not in ("study", "told")}))
+        print(json.dumps({key: value for key, value in line.items() if key not in ("study", "sent")}))
     if apart > 1e-9:
-        raise SystemExit("draws of the federation are not those of one process")
+        raise SystemExit("draws of the federation differ from the draws of one process")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Make the example's CSV files: four hospitals of different size and patients, one outcome."""
+"""Write the example's CSV files: four hospitals with different numbers and ages of patients, and one outcome."""
 
 from pathlib import Path
 

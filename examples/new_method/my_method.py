@@ -1,7 +1,7 @@
-"""A method of your own: copy this file, rename the classes, and write your recursion where it says so.
+"""Template of a custom method: copy this file, rename the classes, and write your recursion at the comments.
 
-It runs as it is, on the hospitals' data: accord run examples/new_method/config.toml
-What each part is for: docs/new-method.md.
+It runs unchanged on the hospitals' data: accord run examples/new_method/config.toml
+docs/new-method.md explains each part.
 """
 
 from typing import NamedTuple
@@ -26,24 +26,24 @@ from accord.samplers.protocol import (
 
 
 class MyState(NamedTuple):
-    """What an agent remembers from one round to the next."""
+    """State of an agent between rounds."""
 
-    position: jax.Array  # the draw, of shape (dim,); add what else your recursion remembers
+    position: jax.Array  # the draw, shape (dim,). Add further arrays of your recursion
 
 
 @pytree
 class MyMethod(Tunable, Langevin, HasLaw):
-    """One sentence: which method this is.
+    """One sentence with the name of the method.
 
     From agent i: `x_i+ = sum_j W_ij x_j - step_size grad f_i(x_i) + sqrt(2 step_size) w_i`.
 
-    The paper and its equation. What the draws target, and for whom: one agent, or the average of all. The conditions on
-    the weights W and on the step.
+    The paper and its equation. The law of the draws, of one agent or of the average. The conditions on the weights W
+    and on the step.
 
     Parameters
     ----------
     step_size
-        > 0, a number or a schedule of the round; None: chosen by a plan.
+        > 0, a number or a schedule of the round. None: a plan chooses it.
     temperature, noise
         As in `Sampler`.
     """
@@ -58,7 +58,7 @@ class MyMethod(Tunable, Langevin, HasLaw):
         return MyState(position)
 
     def message(self, agent, state):
-        # your message: all that the neighbours see in a round
+        # your message, the only data that neighbours receive in a round
         return state.position
 
     def update(self, agent, state, inbox, noise):
@@ -70,21 +70,21 @@ class MyMethod(Tunable, Langevin, HasLaw):
     def bind(self, post, network):
         return Bound(self, network.weights("metropolis"))
 
-    # --- Tunable: the step may be left out ---
+    # --- Tunable: a plan can choose the step ---
 
     tunable = ("step_size",)
 
     def with_step(self, step, network):
         return self.filled(step_size=step * network.num_agents)
 
-    # --- Langevin: the step that the average of all agents makes on F = sum_i f_i ---
+    # --- Langevin: the step of the average of all agents on F = sum_i f_i ---
 
     def langevin_step(self, network):
         return rescaled(self.step_size, 1.0 / network.num_agents)
 
 
 def check():
-    """4,000 chains, after 30 rounds on a ring of six agents, have the mean and covariance of the method's exact law."""
+    """Compare 4,000 chains after 30 rounds on a ring of six agents with the method's exact law."""
     post = accord.models.gaussian(means=[-1.0, 0.0, 1.0, 2.0, 0.0, 1.0], covariances=[1.0, 2.0, 3.0, 1.0, 2.0, 3.0])
     network, method = accord.Network.ring(6), MyMethod(0.05)
     run = accord.sample(post, network, accord.Rounds(method, burn_in=29), draws=1, chains=4000, seed=0)

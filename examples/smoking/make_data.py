@@ -1,8 +1,8 @@
-"""Writes smoking and lung cancer in eight Chinese cities as eight sites would export them.
+"""Write data on smoking and lung cancer in eight Chinese cities as exports of eight sites.
 
-The counts are those of Liu (Int. J. Epidemiology, 1992), as statsmodels has them; every person is a row here. What
-exports of several sites look like is made up: columns in another order, a byte order mark, a column that nobody asked
-for, and one smoking status in a hundred that was not recorded.
+The counts are from Liu (Int. J. Epidemiology, 1992), as in statsmodels, with one row for each person. Some properties
+of exports are invented: different orders of columns, a byte order mark, an additional column, and one missing smoking
+status in a hundred.
 """
 
 from pathlib import Path
@@ -15,11 +15,11 @@ ORDERS = [["person", "smoker", "lung_cancer"], ["lung_cancer", "ward", "smoker",
 
 
 def main() -> None:
-    """Write one file a city."""
+    """Write one file for each city."""
     counts = sm.datasets.china_smoking.load_pandas().data
     rng = np.random.default_rng(1992)
     for number, (city, row) in enumerate(counts.iterrows()):
-        # the package's own spelling of Nanjing
+        # the package's spelling of Nanjing
         name = {"Nanjng": "nanjing"}.get(city, city.lower())
         people = [
             {"smoker": smoker, "lung_cancer": cancer}

@@ -1,4 +1,4 @@
-"""Data sets from a folder or scikit-learn: what is found is checked, and what is missing is said."""
+"""Data sets from a folder or scikit-learn: checks of arrays, and errors for missing data."""
 
 import sys
 from urllib.error import URLError
@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_folder_is_given_or_named_by_the_environment(folder, monkeypatch):
+def test_a_folder_comes_from_an_argument_or_the_environment(folder, monkeypatch):
     given = datasets.mnist(folder)
     for name, array in digits().items():
         found = getattr(given, name)
@@ -45,8 +45,8 @@ def test_a_folder_is_given_or_named_by_the_environment(folder, monkeypatch):
     assert (X.dtype, y.dtype) == (np.float32, np.uint8)
     np.testing.assert_array_equal(X, covers()["X"])
     np.testing.assert_array_equal(y, covers()["y"])
-    # an argument goes before the environment
-    with pytest.raises(datasets.DatasetError, match="covtype: there is no .*elsewhere.covtype.npz.*arrays X, y"):
+    # the argument has priority
+    with pytest.raises(datasets.DatasetError, match="covtype: .*elsewhere.covtype.npz does not exist.*arrays X, y"):
         datasets.covtype(folder / "elsewhere")
 
 
@@ -72,7 +72,7 @@ def test_wrong_arrays_are_named(tmp_path, read, arrays, message):
         read(tmp_path)
 
 
-def test_a_file_that_is_no_archive_is_said_to_be_none(tmp_path):
+def test_a_file_that_is_not_npz_is_refused(tmp_path):
     (tmp_path / "covtype.npz").write_text("a page that says 404")
     with pytest.raises(datasets.DatasetError, match=r"covtype.npz could not be read as an .npz file"):
         datasets.covtype(tmp_path)
@@ -80,10 +80,10 @@ def test_a_file_that_is_no_archive_is_said_to_be_none(tmp_path):
 
 def test_without_a_folder_scikit_learn_fetches(monkeypatch):
     monkeypatch.delenv("ACCORD_DATA", raising=False)
-    asked = {}
+    requested = {}
 
     def fetch_openml(name, **options):
-        asked[name] = options
+        requested[name] = options
         pictures = np.concatenate([digits()["x_train"], digits()["x_test"]]).reshape(30, 784).astype(float)
         return pictures, np.concatenate([digits()["y_train"], digits()["y_test"]]).astype(str).astype(object)
 
@@ -92,12 +92,12 @@ def test_without_a_folder_scikit_learn_fetches(monkeypatch):
     monkeypatch.setattr(datasets, "_TRAINING", 20)
     for name, array in digits().items():
         np.testing.assert_array_equal(getattr(datasets.mnist(), name), array)
-    assert asked == {"mnist_784": {"version": 1, "as_frame": False, "return_X_y": True}}
+    assert requested == {"mnist_784": {"version": 1, "as_frame": False, "return_X_y": True}}
     np.testing.assert_array_equal(datasets.covtype().X, covers()["X"])
 
 
 @pytest.mark.parametrize("error", [URLError("no route to host"), ConnectionResetError("reset"), ValueError("bad md5")])
-def test_a_failed_fetch_is_one_error_that_names_the_folder(monkeypatch, error):
+def test_a_failed_download_names_the_folder(monkeypatch, error):
     def fetch(**options):
         raise error
 
@@ -136,10 +136,10 @@ def reproduce(*arguments):
     return CliRunner().invoke(app, ["reproduce", *map(str, arguments)], env={"COLUMNS": "150"})
 
 
-def test_the_command_reads_the_folder_it_is_given(folder, tmp_path, trials):
+def test_the_command_reads_its_data_folder(folder, tmp_path, trials):
     result = reproduce("needing", "--output", tmp_path / "out", "--data", folder)
     assert result.exit_code == 0 and "20 rows" in result.stdout, result.output
-    # the environment is as it was
+    # the environment is unchanged
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "sklearn.datasets", None)
         patch.delattr("sklearn.datasets")
@@ -147,11 +147,11 @@ def test_the_command_reads_the_folder_it_is_given(folder, tmp_path, trials):
     assert result.exit_code == 1 and "set ACCORD_DATA" in result.stderr
 
 
-def test_of_all_experiments_those_with_their_data_are_made(tmp_path, trials):
+def test_all_makes_the_experiments_with_data(tmp_path, trials):
     result = reproduce("all", "--output", tmp_path / "out", "--data", tmp_path)
     assert result.exit_code == 1
-    assert "needing is left as it was: covtype: there is no" in result.stderr
-    assert "not made, for lack of what they need: needing" in result.stderr
+    assert "the files of needing are unchanged: covtype: " in result.stderr
+    assert "data or packages are missing for needing" in result.stderr
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["other"]
     result = reproduce("needing", "--output", tmp_path / "out", "--data", tmp_path)
-    assert result.exit_code == 1 and result.stderr.startswith("error: covtype: there is no")
+    assert result.exit_code == 1 and result.stderr.startswith("error: covtype: ")

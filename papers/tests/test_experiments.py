@@ -1,4 +1,4 @@
-"""`accord reproduce` and `accord report`: folders that are whole, claims from numbers, a page that needs no other."""
+"""`accord reproduce` and `accord report`: complete folders, claims, and self-contained pages."""
 
 import csv
 import json
@@ -97,12 +97,12 @@ def test_whatever_stops_a_run_leaves_the_earlier_folder(tmp_path, error):
 def test_a_folder_of_something_else_is_not_replaced(tmp_path):
     (tmp_path / "trial").mkdir()
     (tmp_path / "trial" / "thesis.tex").write_text("years")
-    with pytest.raises(ValueError, match="no folder of an earlier run"):
+    with pytest.raises(ValueError, match="is not an earlier run"):
         frame.reproduce(trial(), tmp_path)
     assert (tmp_path / "trial" / "thesis.tex").read_text() == "years"
 
 
-def test_an_interrupted_sample_is_no_result(monkeypatch):
+def test_an_interrupted_sample_raises(monkeypatch):
     post, net = accord.models.gaussian([-1.0, 1.0], [1.0, 2.0]), accord.Network.ring(2)
     method = accord.samplers.DULA(0.05, 0.2)
     run = accord.sample(post, net, accord.Rounds(method, burn_in=0), draws=3, chains=1)
@@ -125,14 +125,14 @@ HEADINGS = ["name", "paper", "figure", "sizes"]
 
 
 def listed():
-    """What the list holds, row by row."""
+    """Expected rows of the list."""
     for experiment in experiments.EXPERIMENTS.values():
         sizes = [f"{name} {size.minutes:g} min, {size.memory:g} GB" for name, size in experiment.sizes.items()]
         yield [experiment.name, experiment.paper, experiment.figure, "; ".join(sizes)]
 
 
 @pytest.mark.long
-def test_programs_read_the_list_a_line_for_each_experiment():
+def test_a_pipe_gets_one_line_for_each_experiment():
     expected = [HEADINGS, *listed()]
     assert rows(CliRunner().invoke(app, ["reproduce", "--list"], env={"COLUMNS": "40"}).stdout) == expected
     assert rows(piped("reproduce", "--list")) == expected
@@ -170,7 +170,7 @@ def test_verdicts_are_folded_in_a_terminal_and_nowhere_else(monkeypatch, capsys)
         ]
 
 
-def test_an_unknown_name_gets_the_nearest_right_one(tmp_path):
+def test_an_unknown_name_gets_the_nearest_name(tmp_path):
     result = invoke("reproduce", "gtdula-figg1", "--output", tmp_path)
     assert result.exit_code == 1 and "unknown experiment 'gtdula-figg1', did you mean 'gtdula-fig1'" in result.stderr
     result = invoke("reproduce", "--output", tmp_path)
@@ -186,20 +186,20 @@ def test_without_matplotlib_the_remedy_is_named(tmp_path, monkeypatch, trials):
 
 def test_the_commands_write_all_and_one_page(tmp_path, trials):
     result = invoke("reproduce", "all", "--size", "small", "--output", tmp_path, "--seed", 2)
-    # a check of ours that fails is an error; a claim of a paper is not
+    # a failed check is an error, a failed claim is not
     assert result.exit_code == 1 and "checks of accord itself fail: trial: y; other: y" in result.stderr
     assert "does not hold" in result.stdout and f"wrote {tmp_path / 'other'}" in result.stdout
     result = invoke("report", tmp_path)
     assert (result.exit_code, result.stdout) == (0, f"wrote {tmp_path / 'report.html'}\n")
     page = (tmp_path / "report.html").read_text()
     assert page.count("<h2") == 2 and "A trial &amp; more" in page and "a &lt;b&gt;bound&lt;/b&gt;" in page
-    # nothing is loaded from anywhere
+    # the page loads nothing
     links = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert len(links) == 8 and all(link.startswith(("data:", "#")) for link in links)
     assert "http" not in page and "url(" not in page and "@import" not in page
 
 
-def test_pages_of_markdown_link_to_one_another(tmp_path, trials):
+def test_markdown_pages_have_valid_links(tmp_path, trials):
     invoke("reproduce", "all", "--output", tmp_path)
     result = invoke("report", tmp_path, "--markdown")
     assert (result.exit_code, result.stdout) == (0, f"wrote {tmp_path / 'README.md'}\n")
@@ -221,7 +221,7 @@ def test_a_large_table_is_linked_beside_the_page(tmp_path, trials):
     assert 'href="trial/data.csv"' in (tmp_path / "report.html").read_text()
 
 
-def test_there_must_be_something_to_report(tmp_path):
+def test_an_empty_folder_is_an_error(tmp_path):
     result = invoke("report", tmp_path)
     assert result.exit_code == 1 and "run accord reproduce first" in result.stderr
 
@@ -247,12 +247,12 @@ def test_numbers_of_another_law_have_scores_beyond_the_bound():
         assert worst > agreement.bound(2)
 
 
-def test_ctrl_c_ends_the_command_with_folders_whole(tmp_path, monkeypatch):
+def test_ctrl_c_leaves_complete_folders(tmp_path, monkeypatch):
     def stopped(size, seed, folder, progress):
         raise KeyboardInterrupt
 
     chosen = {"trial": trial(), "other": trial(stopped, name="other")}
     monkeypatch.setattr(experiments, "EXPERIMENTS", chosen)
     result = invoke("reproduce", "all", "--output", tmp_path)
-    assert result.exit_code == 130 and "interrupted: other is left as it was" in result.stderr
+    assert result.exit_code == 130 and "interrupted: the files of other are unchanged" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["trial"]

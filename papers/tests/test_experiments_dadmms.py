@@ -1,4 +1,4 @@
-"""The figures of the D-ADMMS paper: its recursions written out, W2 of fitted trials, and each figure at a tiny size."""
+"""Figures of the D-ADMMS paper: recursions, W2 of fitted trials, and each figure at a tiny size."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def gaussians(count, seed=0):
 
 @pytest.mark.parametrize("name", dadmms.METHODS)
 @pytest.mark.parametrize("kind", ["ring", pytest.param("complete", marks=pytest.mark.slow)])
-def test_the_law_is_that_of_the_printed_equations(kind, name):
+def test_the_law_equals_the_printed_equations(kind, name):
     post = dadmms.regression(5, 6, np.random.default_rng(1))
     law = accord.law(post, dadmms.NETWORKS[kind](5), dadmms.METHODS[name](kind), init=dadmms.START)
     for k, joint in enumerate(dadmms.recursion(name, kind, post).walk(dadmms.START, 5, 4)):
@@ -86,21 +86,21 @@ def test_the_scripts_tie_d_admms_to_the_first_agents():
     A, c, _ = dadmms.recursion("C-ADMM", "ring", post, scripts=True).step(0)
     x = np.random.default_rng(3).standard_normal((4, 2))
     moved = (A @ np.concatenate([x.ravel(), np.zeros(8)]) + c)[:8].reshape(4, 2)
-    # degree 2: agents 0 and 1 stand for everybody's neighbours
+    # degree 2: agents 0 and 1 replace the neighbours of every agent
     for i in range(4):
         slope = post.gradients(moved[i])[i] + 2 * dadmms.RHO * sum(moved[i] - (x[i] + x[j]) / 2 for j in (0, 1))
         np.testing.assert_allclose(slope, 0.0, atol=1e-10)
 
 
 def test_in_place_mixing_heats_the_average():
-    """By 1.5 to 1.7 at five agents, which is why the printed curves are not those of the equations."""
+    """The factor is 1.5 to 1.7 for five agents, so the printed curves differ from the equations."""
     post = dadmms.regression(5, 50, np.random.default_rng(0))
     for kind in ("ring", "complete"):
         plain, scripts = (written_out(dadmms.recursion("D-SGLD", kind, post, scripts=s), post) for s in (False, True))
         assert 1.0 < plain.variance_ratio < 1.25 < 1.45 < scripts.variance_ratio < 1.85
 
 
-def test_distances_are_the_metrics():
+def test_distances_equal_wasserstein2():
     target, *others = gaussians(20)
     others.append(Gaussian(np.ones(2), np.zeros((2, 2))))
     found = distances(np.stack([one.mean for one in others]), np.stack([one.cov for one in others]), target)
@@ -127,7 +127,7 @@ def test_trials_of_another_law_lie_outside(factor, found):
     assert outside([curve], rng)[:2] == (found, 2)
 
 
-def test_agent_and_average_are_those_of_the_law():
+def test_agent_and_average_equal_those_of_the_law():
     post = dadmms.regression(4, 6, np.random.default_rng(1))
     moments = accord.law(post, accord.Network.ring(4), dadmms.METHODS["D-SGLD"]("ring")).at(3)
     for ours, theirs in zip(both(moments.joint, 4), (moments.agent(0), moments.average), strict=True):
@@ -135,7 +135,7 @@ def test_agent_and_average_are_those_of_the_law():
         np.testing.assert_allclose(ours.cov, theirs.cov)
 
 
-def test_logistic_minima_are_scipys():
+def test_logistic_minima_equal_those_of_scipy():
     data = Data(3, np.random.default_rng(0))
     center = np.random.default_rng(1).standard_normal((3, 3))
     for strength in (0.0, 20.0):
@@ -160,9 +160,9 @@ def test_logistic_minima_are_scipys():
 @pytest.mark.parametrize("name", TINY)
 def test_a_figure_at_a_tiny_size(name, tmp_path):
     tiny = replace(EXPERIMENTS[name], sizes={"small": Size(minutes=0.5, memory=1.0, numbers=TINY[name])})
-    told = []
-    claims = frame.reproduce(tiny, tmp_path, progress=lambda what, share: told.append(share))
-    assert told == sorted(told) and 0 <= told[0] and told[-1] <= 1
+    shares = []
+    claims = frame.reproduce(tiny, tmp_path, progress=lambda what, share: shares.append(share))
+    assert shares == sorted(shares) and 0 <= shares[0] and shares[-1] <= 1
     checks = [claim for claim in claims if claim.kind == "check"]
     assert len(checks) >= 2 and all(check.verdict is Verdict.HOLDS for check in checks), [
         (c.text, c.why) for c in checks if c.verdict is not Verdict.HOLDS

@@ -1,4 +1,4 @@
-"""Experiments of the DE-SGLD slides: what their claims rest on, and each at a tiny size."""
+"""Experiments of the DE-SGLD slides: their functions, and each experiment at a tiny size."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ TINY = {
 }
 
 
-def test_moments_without_minibatches_are_those_of_the_law():
+def test_moments_without_minibatches_equal_those_of_the_law():
     data, net = desgld.regression(5, np.random.default_rng(0)), Network.ring(5)
     written = desgld.by_recursion(data, net, 0.009, 6)
     exact = desgld.by_law(law(data.post, net, DESGLD(0.009)), 6)
@@ -31,13 +31,13 @@ def test_moments_without_minibatches_are_those_of_the_law():
     np.testing.assert_allclose(written.covs, exact.covs, rtol=1e-9, atol=1e-15)
 
 
-def test_row_covariance_is_that_of_drawn_rows():
+def test_row_covariance_equals_that_of_drawn_rows():
     rng = np.random.default_rng(1)
     data = desgld.regression(2, rng)
     m, P = rng.normal(size=(2, 2)), np.array([np.diag([0.5, 0.1]), [[0.2, 0.1], [0.1, 0.3]]])
     found = desgld._row_covariance(data, m, P)
     for i in range(2):
-        # the law of total covariance, by draws of x_i and all rows
+        # the law of total covariance with draws of x_i
         x = rng.multivariate_normal(m[i], P[i], size=40_000)
         rows = ((x @ data.X[i].T - data.y[i]) / desgld.XI**2)[..., None] * data.X[i]
         off = rows - rows.mean(axis=1, keepdims=True)
@@ -70,10 +70,10 @@ def test_runs_of_another_law_score_beyond_the_bound(gaussian):
 @pytest.mark.parametrize("module", TINY)
 def test_at_a_tiny_size(tmp_path, module):
     size = Size(minutes=0.1, memory=0.5, numbers=TINY[module])
-    told = []
+    shares = []
     experiment = replace(module.EXPERIMENT, sizes={"small": size})
-    claims = frame.reproduce(experiment, tmp_path, progress=lambda what, share: told.append(share))
-    assert told == sorted(told) and told[-1] == 1.0
+    claims = frame.reproduce(experiment, tmp_path, progress=lambda what, share: shares.append(share))
+    assert shares == sorted(shares) and shares[-1] == 1.0
     checks = [claim for claim in claims if claim.kind == "check"]
     assert checks and all(claim.verdict is Verdict.HOLDS for claim in checks), [claim.why for claim in checks]
     folder = tmp_path / module.EXPERIMENT.name

@@ -1,4 +1,4 @@
-"""Figure 2 and table 1 of DG-LMC: what their claims rest on, and each at a tiny size."""
+"""Figure 2 and table 1 of DG-LMC: their functions, and each experiment at a tiny size."""
 
 from dataclasses import replace
 
@@ -46,12 +46,12 @@ def test_d_sgld_has_the_moments_of_its_equation_written_out(steps):
             rows = known.rows[shard[:, None], rng.integers(size, size=(chains, batch))].mean(axis=1)
             gradient = size * (x - rows) @ precision + x @ prior / dglmc_toy.B
             x = x - step * dglmc_toy.B * gradient + (2 * step) ** 0.5 * rng.normal(size=x.shape)
-    # stationary from the start on
+    # stationary from the start
     np.testing.assert_allclose(np.cov(x.T), exact.cov, atol=5e-2 * np.trace(exact.cov))
 
 
-def test_what_dg_lmc_forgets_in_a_round_is_that_of_its_law():
-    # by two laws that differ in their start along one direction
+def test_the_contraction_of_dg_lmc_equals_that_of_its_law():
+    # two laws with starts that differ along one direction
     known, method = toy(), DGLMC(2e-3, 4e-4, 3)
     found = dglmc_toy.gibbs_law(known, method, 3)
     flattest = np.linalg.eigh(known.hessian)[1][:, 0]
@@ -62,7 +62,7 @@ def test_what_dg_lmc_forgets_in_a_round_is_that_of_its_law():
     assert left[1] / left[0] == pytest.approx(found.factor, rel=1e-6)
 
 
-def test_needs_are_just_met():
+def test_needs_are_met_exactly():
     rho, step, steps, rounds, _ = dglmc_scaling.needs(8, 0.01)
     assert dglmc_scaling.error(8, rho, None) == pytest.approx(0.005, rel=1e-6)
     assert dglmc_scaling.error(8, rho, step, steps) == pytest.approx(0.0075, rel=1e-6)
@@ -82,9 +82,9 @@ def test_a_power_is_found():
 @pytest.mark.parametrize("module", TINY)
 def test_at_a_tiny_size(tmp_path, module):
     experiment = replace(module.EXPERIMENT, sizes={"small": Size(minutes=0.1, memory=0.5, numbers=TINY[module])})
-    told = []
-    claims = frame.reproduce(experiment, tmp_path, progress=lambda what, share: told.append(share))
-    assert told == sorted(told) and told[-1] == 1.0
+    shares = []
+    claims = frame.reproduce(experiment, tmp_path, progress=lambda what, share: shares.append(share))
+    assert shares == sorted(shares) and shares[-1] == 1.0
     checks = [claim for claim in claims if claim.kind == "check"]
     assert checks and all(claim.verdict is Verdict.HOLDS for claim in checks), [claim.why for claim in checks]
     folder = tmp_path / module.EXPERIMENT.name

@@ -1,4 +1,4 @@
-"""The client-only Gibbs paper's figures and tables: what their claims rest on, against computations of another kind."""
+"""Figures and tables of the client-only Gibbs paper: their functions against independent computations."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def groups(*parts):
 
 
 def test_a_sweep_draws_each_agent_from_its_conditional():
-    # by hand, agent after agent: conditional means and variances of exp(-sum (x_i - 1)^2 / 2 - sum sigma / (2 eta) ..)
+    # conditional means and variances of exp(-sum (x_i - 1)^2 / 2 - sum sigma / (2 eta) ..), agent by agent
     net, eta = accord.Network.tree(3), 0.2
     sweep = gibbs.Sweep(net, eta, gibbs.colors(net))
     tie = gibbs.SIGMA / eta
@@ -36,7 +36,7 @@ def test_a_sweep_draws_each_agent_from_its_conditional():
             near = net.neighbors(i)
             expected[i] = (1.0 + tie * old[near].sum()) / (1.0 + tie * len(near))
     np.testing.assert_allclose(sweep.A @ x + sweep.c, expected, rtol=1e-12)
-    # its fixed law is the augmented one
+    # the stationary law is the augmented posterior
     cov = np.linalg.inv(np.eye(7) + tie * net.laplacian)
     np.testing.assert_allclose(sweep.A @ cov @ sweep.A.T + sweep.Q, cov, rtol=1e-10, atol=1e-12)
 
@@ -68,7 +68,7 @@ def test_fitted_distances_are_w2_of_fitted_gaussians():
     np.testing.assert_allclose(gibbs.fitted_distance(draws, 7**-0.5), expected, rtol=1e-9)
 
 
-def test_slopes_are_those_of_straight_lines():
+def test_slopes_equal_fits_of_straight_lines():
     k = np.arange(41)
     curves = np.exp(np.stack([0.3 - 0.05 * k, -0.02 * k + 0.01 * np.sin(k)], axis=1))
     found = gibbs.summary(curves)
@@ -79,14 +79,14 @@ def test_slopes_are_those_of_straight_lines():
 
 
 @pytest.mark.busy
-def test_the_printed_reading_is_in_the_trees_numbers_and_others_are_not():
+def test_only_the_chosen_reading_fits_the_numbers_of_trees():
     fits = {(fit.measured, fit.eta): fit.worst for fit in gibbs.search("tree", 16, (0.03, 0.05, 0.07), (gibbs.DIM,))}
     assert fits["the first agent", 0.05] < 1.0
     assert min(worst for key, worst in fits.items() if key != ("the first agent", 0.05)) > 3.0
 
 
 def test_neighbours_in_one_group_change_the_stationary_law():
-    # why an odd circle cannot be run in two parts
+    # the reason for three groups on an odd circle
     def spread(parts):
         A, Q = (sweep := gibbs.Sweep(accord.Network.ring(7), 0.05, parts)).A, sweep.Q
         cov = np.zeros((7, 7))
@@ -102,7 +102,7 @@ def test_neighbours_in_one_group_change_the_stationary_law():
 def test_metropolis_weights_of_binary_trees_are_a_quarter():
     net = accord.Network.tree(3)
     np.testing.assert_allclose(net.mixing()[tuple(net.edges.T)], 0.25)
-    # and 1/3 at eta is 1/4 at three quarters of it
+    # 1/3 with eta equals 1/4 with 3/4 of eta
     post, start = gibbs.unit_gaussians(7, 1), accord.Gaussian(np.zeros(1), np.eye(1))
     third = accord.law(post, net, gibbs.method(net, 0.2), init=start).at(3).joint
     quarter = accord.law(post, net, accord.samplers.Gibbs(0.15), init=start).at(3).joint
@@ -110,7 +110,7 @@ def test_metropolis_weights_of_binary_trees_are_a_quarter():
 
 
 @pytest.mark.parametrize("name", gibbs_fig2.METHODS)
-def test_the_walk_is_the_exact_law(name):
+def test_the_walk_equals_the_exact_law(name):
     sampler = gibbs_fig2.METHODS[name](0.3, gibbs.weights(gibbs_fig2.TREE))
     start = accord.Gaussian(np.zeros(1), np.eye(1))
     exact = accord.law(gibbs.unit_gaussians(7, 1), gibbs_fig2.TREE, sampler, init=start)
@@ -131,7 +131,7 @@ def test_the_power_target_is_symmetric_and_its_gradient_finite_at_a_centre():
     np.testing.assert_array_equal(post.gradients(np.zeros(5))[0], 0.0)
 
 
-def test_five_random_gaussians_are_as_the_paper_has_them():
+def test_random_gaussians_have_the_papers_condition_numbers():
     post = gibbs_fig4.potentials(2, scale=3.0)
     values = np.linalg.eigvalsh(post.hessians())
     np.testing.assert_allclose(values[:, 0], 3.0, rtol=1e-5)
@@ -149,31 +149,31 @@ TINY = {
 }
 
 
-def test_a_printed_number_is_met_missed_or_undecided_by_its_sets():
+def test_verdicts_on_a_printed_number():
     noise = np.random.default_rng(0).normal(size=400)
     # the circle of 7 nodes: 0.187 +- 0.013
     for mean, verdict in ((0.190, Verdict.HOLDS), (0.199, Verdict.UNDECIDED), (0.210, Verdict.FAILS)):
         assert gibbs.is_within("distance", "circle", 0, mean + 0.015 * noise) is verdict
-    # with a hundred times as many sets what was undecided is decided
+    # a hundred times as many sets decide
     many = np.random.default_rng(1).normal(size=40_000)
     assert gibbs.is_within("distance", "circle", 0, 0.199 + 0.015 * many) is Verdict.HOLDS
 
 
-def test_a_number_near_its_bound_is_looked_at_once_more_by_more_sets_of_their_own():
+def test_a_number_near_its_bound_gets_new_sets():
     (path, *_), numbers = gibbs.circle_readings(20)["three colours"]
     first = numbers["distance"][0]
     assert gibbs.is_within("distance", "circle", 0, first) is Verdict.UNDECIDED
-    # in blocks, of which the last is smaller
+    # blocks with a smaller last one
     again = gibbs.looked_at_again("distance", "circle", 0, first, path, 1000)
     assert again.shape == (1000,) and not np.isin(first, again).any()
     error = np.hypot(first.std() / 20**0.5, again.std() / 1000**0.5)
     assert abs(first.mean() - again.mean()) < 4.0 * error
-    # what is decided stays, and so does what no more sets are given to
+    # decided numbers, and numbers without more sets, keep their sets
     for sets, close_sets in ((first + 0.1, 1000), (first, 20)):
         assert gibbs.looked_at_again("distance", "circle", 0, sets, path, close_sets) is sets
 
 
-def test_rises_and_powers_are_decided_by_their_sets():
+def test_verdicts_on_rises_and_powers():
     noise = np.random.default_rng(0).normal(size=(4, 400))
     for step, verdict in ((0.1, Verdict.HOLDS), (0.0, Verdict.UNDECIDED), (-0.1, Verdict.FAILS)):
         assert gibbs.rising(step * np.arange(4)[:, None] + 0.1 * noise) is verdict
@@ -183,7 +183,7 @@ def test_rises_and_powers_are_decided_by_their_sets():
         assert found.below(1.0) is verdict and abs(found.value - power) < found.doubt
 
 
-def test_a_distance_that_still_falls_has_not_converged_yet():
+def test_a_decreasing_distance_is_undecided():
     noise = np.random.default_rng(0).normal(size=(600, 3))
     for rate, verdict in ((0.1, Verdict.HOLDS), (0.003, Verdict.UNDECIDED)):
         curve = 0.1 + np.exp(-rate * np.arange(600))[:, None] + 0.01 * noise
@@ -196,9 +196,9 @@ def test_a_distance_that_still_falls_has_not_converged_yet():
 def test_an_experiment_at_a_tiny_size(tmp_path, module):
     size = replace(module.EXPERIMENT.sizes["small"], numbers=TINY[module])
     tiny = replace(module.EXPERIMENT, sizes={"small": size})
-    told = []
-    claims = frame.reproduce(tiny, tmp_path, progress=lambda what, share: told.append(share))
-    assert told == sorted(told)
+    shares = []
+    claims = frame.reproduce(tiny, tmp_path, progress=lambda what, share: shares.append(share))
+    assert shares == sorted(shares)
     checks = [claim for claim in claims if claim.kind == "check"]
     assert checks and all(claim.verdict is Verdict.HOLDS for claim in checks), [claim.why for claim in checks]
     folder = tmp_path / tiny.name

@@ -1,4 +1,4 @@
-"""Experiments on real data and neural networks: what their claims rest on, and each at a tiny size on made-up data."""
+"""Experiments on real data and neural networks: their functions, and each experiment at a tiny size on random data."""
 
 import csv
 import sys
@@ -31,7 +31,7 @@ TINY = {
 
 
 def digits(rows=60):
-    """Pictures with a bright row for each digit, so many of each."""
+    """`rows` pictures of each digit, with a bright row for the digit."""
     rng, labels = np.random.default_rng(0), np.repeat(np.arange(10), rows)
     pictures = rng.integers(60, size=(len(labels), 28, 28)).astype(np.uint8)
     pictures[np.arange(len(labels)), 4 + 2 * labels] = 255
@@ -52,21 +52,21 @@ def data(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("module", TINY)
-def test_missing_data_is_said_before_anything_is_done(tmp_path, monkeypatch, module):
+def test_missing_data_raises_before_the_run(tmp_path, monkeypatch, module):
     monkeypatch.setenv("ACCORD_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(datasets.DatasetError, match="there is no .*nowhere"):
+    with pytest.raises(datasets.DatasetError, match="nowhere.* does not exist"):
         frame.reproduce(module.EXPERIMENT, tmp_path / "out", progress=lambda what, share: pytest.fail("began"))
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_missing_flax_is_said_with_the_remedy(data, tmp_path, monkeypatch):
+def test_missing_flax_raises_with_the_remedy(data, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "flax", None)
     with pytest.raises(ImportError, match=r"accord-papers"):
         frame.reproduce(dglmc_fig4.EXPERIMENT, tmp_path / "out")
 
 
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
-def test_a_convolution_by_slices_is_that_of_flax(padding):
+def test_a_convolution_by_slices_equals_that_of_flax(padding):
     from flax import linen as nn
 
     usual = nn.Conv(3, (5, 5), padding=padding)
@@ -81,7 +81,7 @@ def test_a_convolution_by_slices_is_that_of_flax(padding):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), expected, found)
 
 
-def test_networks_have_as_many_parameters_as_the_papers_say():
+def test_networks_have_the_papers_numbers_of_parameters():
     shape = jax.ShapeDtypeStruct((1, 28, 28), np.uint8)
     for module, count in ((networks.lenet(), 61_706), (networks.perceptron(), 784 * 128 + 128 + 128 * 10 + 10)):
         params = jax.eval_shape(module.init, jax.random.key(0), shape)
@@ -105,13 +105,13 @@ def test_a_networks_posterior_is_its_likelihood_times_its_prior():
 def test_lenets_prior_has_the_variance_of_its_start():
     shards = [(x[None], y[None]) for x, y in zip(digits(1).x_train, digits(1).y_train, strict=True)]
     post = gtdula_fig3.posterior(shards, 0)
-    # the prior's gradient is x / variance; potentials take a tenth of it each
+    # the prior's gradient is x / variance, with a tenth in each potential
     sd = post._log_prior.args[0]
     start, sds = post.unravel(post.init), post.unravel(sd)
     for layer in start.values():
         assert np.ravel(layer["bias"]).any() == 0
     kernel, scale = start["Dense_0"]["kernel"], sds["Dense_0"]["kernel"]
-    # uniform, 48,000 numbers: the relative error of their variance is about 0.9 / sqrt(48,000)
+    # relative error of the variance of 48,000 uniform numbers: about 0.9 / sqrt(48,000)
     np.testing.assert_allclose(np.var(kernel) / scale[0, 0] ** 2, 1.0, atol=0.02)
     np.testing.assert_allclose(np.abs(kernel).max(), scale[0, 0] * 3**0.5, rtol=0.01)
 
@@ -123,11 +123,11 @@ def test_agents_hold_their_own_digit_and_a_few_others():
         assert np.bincount(labels, minlength=10).tolist() == [20 if digit == agent else 3 for digit in range(10)]
     rows = np.concatenate([pictures for pictures, _ in shards]).reshape(-1, 784)
     assert len(np.unique(rows, axis=0)) == 10 * (20 + 9 * 3)
-    with pytest.raises(datasets.DatasetError, match="65 pictures of the digit 0 needed, found 60"):
+    with pytest.raises(datasets.DatasetError, match="needs 65 pictures of the digit 0, found 60"):
         gtdula_fig3.unequal(found, 20, 5, np.random.default_rng(0))
 
 
-def test_the_noise_alone_drives_agents_so_far_apart():
+def test_the_distance_from_noise_alone():
     n, step = gtdula_fig3.AGENTS, 1e-3
     W = np.eye(n) - 0.3 * gtdula_fig3.NETWORK.laplacian
     cov, center = np.zeros((n, n)), np.eye(n) - 1.0 / n
@@ -145,7 +145,7 @@ def equal_shards(curvature, shards):
 CURVATURE, RHO, STEP = np.array([0.5, 3.0, 40.0]), 0.3, 0.04
 
 
-def test_closed_forms_of_gibbs_samplers_are_the_exact_law():
+def test_closed_forms_of_gibbs_samplers_equal_the_exact_law():
     post, net = equal_shards(CURVATURE, 4), accord.Network.star(4)
     for method, found in (
         (DGLMC(RHO, STEP, 10), dglmc_laws.gibbs(CURVATURE, 4, RHO, STEP, 10)),
@@ -159,7 +159,7 @@ def test_closed_forms_of_gibbs_samplers_are_the_exact_law():
         assert found.excess(CURVATURE) == pytest.approx(np.trace(np.diag(CURVATURE) @ still.cov) / 2.0)
 
 
-def test_the_correlation_time_is_that_of_the_recursion():
+def test_the_autocorrelation_time_equals_that_of_the_recursion():
     found, h = dglmc_laws.gibbs(CURVATURE, 4, RHO, STEP, 10), CURVATURE / 4
 
     def after(z, theta):
@@ -189,12 +189,12 @@ def test_travelling_chains_have_the_closed_form_variance():
         chains=chains,
         progress=False,
     )
-    # what is left of the start: factor^(2 * 120), below 1e-5
+    # the start's influence is factor^(2 * 120), below 1e-5
     scores = (run.draws[:, 0, 0].var(axis=0) / found.variance - 1.0) / np.sqrt(2.0 / chains)
     assert np.abs(scores).max() < 4.5, scores
 
 
-def test_covers_are_scaled_split_and_their_potential_is_that_of_all_rows():
+def test_covers_are_scaled_and_split_and_their_potential_has_all_rows():
     found = covers()
     post = dglmc_fig3.problem(found, 330, np.random.default_rng(0))
     assert post.num_agents == 16 and post.sizes.sum() == 330
@@ -223,7 +223,7 @@ def test_rivals_are_matched_to_the_mean_of_dglmc():
         assert other.excess(curvature) == pytest.approx(law.excess(curvature), rel=1e-6)
 
 
-def test_errors_of_hpd_thresholds_are_those_of_quantiles():
+def test_errors_of_hpd_thresholds_equal_errors_of_quantiles():
     truth, found = (dglmc_fig3.Found(np.arange(1.0, 102.0)[None, :, None] * s, None, None) for s in (1.0, 1.1))
     expected = 0.1 * dglmc_fig3.eta(truth.above) / (50.0 + dglmc_fig3.eta(truth.above))
     np.testing.assert_allclose(dglmc_fig3.errors(found.above, truth, 50.0), expected)
@@ -231,68 +231,68 @@ def test_errors_of_hpd_thresholds_are_those_of_quantiles():
     assert dglmc_fig3.eta(truth.above)[0] == pytest.approx(99.0)
 
 
-def test_correlation_times_are_those_of_an_autoregression_also_of_short_chains():
+def test_autocorrelation_times_of_an_autoregression_with_long_and_short_chains():
     rng, kept = np.random.default_rng(0), 0.9
     x = np.empty((400, 600))
     x[:, 0] = rng.standard_normal(400)
     for k in range(1, x.shape[1]):
         x[:, k] = kept * x[:, k - 1] + (1.0 - kept**2) ** 0.5 * rng.standard_normal(400)
     exact = dglmc_fig3.THIN * (1.0 + kept) / (1.0 - kept)
-    # a quarter of the shorter chains is too short to tell a trend by
+    # a quarter of the shorter chains is too short for a trend
     for length, settled in ((600, True), (150, False)):
         found = dglmc_fig3.Found(x[:, :length, None], None, None)
         time = found.log_rounds
-        # the window leaves out less than exp(-2.5 * 2) of it
+        # the window omits a share below exp(-2.5 * 2)
         assert abs(time.value - np.log(exact)) < 3.0 * time.error + 0.02
         assert time.error == pytest.approx((10.0 * exact / dglmc_fig3.THIN / x[:, :length].size) ** 0.5, rel=0.05)
         assert (time.trend < 0.2) == settled
     assert np.isnan(dglmc_fig3.Found(x[:, :60, None], None, None).rounds)
 
 
-def test_a_long_run_is_kept_until_it_is_done_and_draws_the_same(tmp_path, monkeypatch):
+def test_a_long_run_keeps_checkpoints_until_done_and_has_equal_draws(tmp_path, monkeypatch):
     monkeypatch.setattr(longrun, "_PARTS", 3)
     post, net = accord.models.gaussian([-1.0, 1.0], [1.0, 2.0]), accord.Network.ring(2)
-    folder, told = tmp_path / "out" / ".trial-x" / "new", []
+    folder, shares = tmp_path / "out" / ".trial-x" / "new", []
     folder.mkdir(parents=True)
     options = {"draws": 45, "burn_in": 3, "thin": 2, "chains": 2, "seed": 5}
     runs = longrun.LongRuns("trial", Size(60.0, 1.0, {"rounds": 90}), 5, folder)
-    run = runs.run("one", post, net, DULA(0.05, 0.2), told=told.append, **options)
+    run = runs.run("one", post, net, DULA(0.05, 0.2), progress=shares.append, **options)
     np.testing.assert_array_equal(run.draws, frame.whole_run(post, net, DULA(0.05, 0.2), **options).draws)
-    assert told == sorted(told) and told[-1] == 1.0
+    assert shares == sorted(shares) and shares[-1] == 1.0
     (kept,) = [path for path in (tmp_path / "out").iterdir() if path != folder.parent]
     assert (kept / "one").is_dir()
-    # the same experiment, begun again in another folder, has nothing left to draw
+    # the same experiment in another folder resumes and has no draws left
     again = longrun.LongRuns("trial", Size(60.0, 1.0, {"rounds": 90}), 5, tmp_path / "out" / ".trial-y" / "new")
-    taken_up = again.run("one", post, net, DULA(0.05, 0.2), told=told.append, **options)
-    np.testing.assert_array_equal(taken_up.draws, run.draws)
+    resumed = again.run("one", post, net, DULA(0.05, 0.2), progress=shares.append, **options)
+    np.testing.assert_array_equal(resumed.draws, run.draws)
     again.done()
     assert not kept.exists()
     short = longrun.LongRuns("trial", Size(1.0, 1.0, {"rounds": 90}), 5, folder)
-    short.run("one", post, net, DULA(0.05, 0.2), told=told.append, **options)
+    short.run("one", post, net, DULA(0.05, 0.2), progress=shares.append, **options)
     assert list((tmp_path / "out").iterdir()) == [folder.parent]
 
 
 def curve(rate, points=400, noise=0.0, final=0.9, begun=0.0):
-    """Accuracies of ten agents that come to `final` at this rate per round, a point every ten rounds."""
+    """Accuracies of ten agents that converge to `final` at this rate per round, a point every ten rounds."""
     rounds = 10 * np.arange(1, points + 1)
     rng = np.random.default_rng(0)
     accuracy = final * (1.0 - np.exp(-rate * (rounds - begun).clip(0)))[:, None] + noise * rng.normal(size=(points, 10))
     return gtdula_fig3.Curve(rounds, accuracy, 1.0 - accuracy, np.zeros((2, points)), None, None, begun)
 
 
-def test_a_curve_that_still_rises_decides_nothing_and_one_that_has_risen_does():
+def test_a_converged_curve_decides_and_a_rising_one_does_not():
     for begun in (0.0, 2000.0):
         slow, fast = (curve(rate, noise=0.01, begun=begun) for rate in (2e-4, 1e-2))
         assert fast.final.above(0.88) is Verdict.HOLDS and fast.final.above(0.92) is Verdict.FAILS
         assert fast.end_loss.above(0.08) is Verdict.HOLDS
         assert slow.final.above(0.88) is Verdict.UNDECIDED
         assert slow.final.value + slow.final.doubt > 0.9
-    # the sd of a normal number over ten agents, and that of its mean over points
+    # the sd over ten agents, and the error of its mean over points
     assert curve(1e-2, noise=0.01).band.below(0.02) is Verdict.HOLDS
     assert curve(1e-2, noise=0.01, points=8).band.below(0.012) is Verdict.UNDECIDED
 
 
-def test_pictures_that_are_not_looked_at_count():
+def test_a_subset_of_pictures_adds_to_the_error():
     known = curve(1e-2, noise=0.01)
     fewer = known._replace(unseen=np.full((2, 400), 0.05))
     assert fewer.final.error == pytest.approx(0.05, rel=0.01) and fewer.final.above(0.88) is Verdict.UNDECIDED
@@ -313,13 +313,13 @@ def test_the_delay_is_the_time_constant_of_an_exponential():
 
 
 def predictive(middle, move=0.0, count=64, rows=200, memories=5.0):
-    """Draws of the probability of the label 1 of 2 about `middle`, of which so much came after half the rounds."""
+    """Draws of the probability of label 1 of 2 around `middle`, lower by `move` in the first half."""
     draws = middle + 0.02 * np.random.default_rng(0).normal(size=(count, rows))
     draws[: count // 2] -= move
     return dglmc_fig4.Found(np.stack([1.0 - draws, draws], axis=2), memories, None)
 
 
-def test_predictions_that_still_move_decide_nothing():
+def test_predictions_with_a_trend_are_undecided():
     def verdicts(*found):
         labels = np.ones(found[0].every.shape[1], int)
         claims = dglmc_fig4.predictive_claims(dict(zip(("DG-LMC", "D-SGLD"), found, strict=True)), labels)
@@ -329,22 +329,22 @@ def test_predictions_that_still_move_decide_nothing():
     assert verdicts(sure, same) == [Verdict.HOLDS, Verdict.HOLDS]
     assert verdicts(sure, other) == [Verdict.FAILS, Verdict.FAILS]
     assert verdicts(sure, moving) == [Verdict.UNDECIDED, Verdict.UNDECIDED]
-    # whatever they say, chains that have not forgotten their start say it of the start
+    # chains shorter than a time constant are undecided
     stuck = [predictive(middle, memories=0.5) for middle in (0.8, 0.81, 0.2)]
     assert verdicts(*stuck[:2]) == verdicts(sure, stuck[2]) == [Verdict.UNDECIDED, Verdict.UNDECIDED]
-    # that none of 50 pictures differs says little of 10,000
+    # equal labels on 50 pictures do not decide for 10,000
     assert verdicts(*(predictive(middle, rows=50) for middle in (0.8, 0.81))) == [Verdict.UNDECIDED, Verdict.HOLDS]
 
 
 def chains(factor, count, draws=400, mean=30.0):
-    """F above its minimum along autoregressive chains."""
+    """F - min F along autoregressive chains."""
     x = np.random.default_rng(round(1e3 * factor)).normal(size=(count, draws))
     for t in range(1, draws):
         x[:, t] = factor * x[:, t - 1] + (1.0 - factor**2) ** 0.5 * x[:, t]
     return dglmc_fig3.Found(mean + 5.0 * x[:, :, None], None, None)
 
 
-def test_correlation_times_are_told_apart_where_chains_are_long_enough():
+def test_long_chains_distinguish_autocorrelation_times():
     # their times are 19 and 4.26 draws
     slow, fast = ([chains(factor, count).log_rounds for count in (2, 100)] for factor in (0.9, 0.62))
     assert slow[0].less(fast[0]).below(0.0) is Verdict.UNDECIDED
@@ -353,7 +353,7 @@ def test_correlation_times_are_told_apart_where_chains_are_long_enough():
     assert abs(slow[1].value - np.log(190.0)) < slow[1].doubt
 
 
-def test_hpd_errors_have_the_error_of_other_chains():
+def test_the_error_of_hpd_errors_equals_the_spread_over_chains():
     truth = chains(0.5, 50)
     found = dglmc_fig3.worst_error(chains(0.8, 12), truth, 300.0)
     others = [dglmc_fig3.Found(chains(0.8 + k / 1e4, 12).above, None, None) for k in range(1, 10)]
@@ -369,9 +369,9 @@ def test_hpd_errors_have_the_error_of_other_chains():
 @pytest.mark.parametrize("module", TINY, ids=lambda module: module.EXPERIMENT.name)
 def test_experiments_at_a_tiny_size(tmp_path, data, module):
     size = Size(minutes=0.1, memory=1.0, numbers=TINY[module])
-    tiny, told = replace(module.EXPERIMENT, sizes={"small": size}), []
-    claims = frame.reproduce(tiny, tmp_path / "out", progress=lambda what, share: told.append(share))
-    assert told == sorted(told) and 0.0 <= told[-1] <= 1.0
+    tiny, shares = replace(module.EXPERIMENT, sizes={"small": size}), []
+    claims = frame.reproduce(tiny, tmp_path / "out", progress=lambda what, share: shares.append(share))
+    assert shares == sorted(shares) and 0.0 <= shares[-1] <= 1.0
     assert all(claim.verdict is Verdict.HOLDS for claim in claims if claim.kind == "check")
     assert claims[-1].text.endswith(f"ms a round on {jax.devices()[0].device_kind}")
     folder = tmp_path / "out" / module.EXPERIMENT.name
@@ -389,7 +389,7 @@ TABLE = {gtdula_fig3: "curves.csv", dglmc_fig3: "trace.csv", dglmc_fig4: "probab
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", TABLE, ids=lambda module: module.EXPERIMENT.name)
-def test_a_long_experiment_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, data, monkeypatch, module):
+def test_a_resumed_experiment_equals_an_uninterrupted_one(tmp_path, data, monkeypatch, module):
     monkeypatch.setattr(longrun, "_PARTS", 4)
 
     def stopping(what, share):

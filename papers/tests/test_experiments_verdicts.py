@@ -1,4 +1,4 @@
-"""Verdicts on claims: the rule by which a run decides, and that what is undecided is nowhere taken for holding."""
+"""Verdicts on claims: the decision rule, and undecided claims on pages and in the terminal."""
 
 import csv
 import html
@@ -26,19 +26,19 @@ HOLDS, FAILS, UNDECIDED = Verdict
 @pytest.mark.parametrize(
     ("estimate", "verdict"),
     [
-        # three standard errors, and no less, away from 1
+        # at least three standard errors from 1
         (Estimate(0.6, 0.1), HOLDS),
         (Estimate(0.8, 0.1), UNDECIDED),
         (Estimate(1.2, 0.1), UNDECIDED),
         (Estimate(1.4, 0.1), FAILS),
-        # what is still to come counts whole
+        # the trend adds to the errors
         (Estimate(0.6, 0.1, 0.2), UNDECIDED),
         (Estimate(0.4, 0.1, 0.2), HOLDS),
         (Estimate(1.6, 0.1, 0.2), FAILS),
-        # without any doubt
+        # no uncertainty
         (Estimate(0.999, 0.0), HOLDS),
         (Estimate(1.001, 0.0), FAILS),
-        # too short a run to have an error, or to have a number
+        # runs too short for an error or a number
         (Estimate(0.0, np.inf), UNDECIDED),
         (Estimate(0.0, np.nan), UNDECIDED),
         (Estimate(0.0, 0.1, np.inf), UNDECIDED),
@@ -53,7 +53,7 @@ def test_a_number_decides_beyond_its_doubt(estimate, verdict):
     assert Estimate(-estimate.value, *estimate[1:]).within(1.0) is verdict
 
 
-def test_one_that_fails_is_enough_and_one_that_is_undecided_spoils_the_rest():
+def test_verdicts_on_several_statements():
     assert Verdict.all([]) is HOLDS and Verdict.all([HOLDS, HOLDS]) is HOLDS
     assert Verdict.all([HOLDS, UNDECIDED, HOLDS]) is UNDECIDED
     assert Verdict.all([UNDECIDED, FAILS, HOLDS]) is FAILS
@@ -61,12 +61,12 @@ def test_one_that_fails_is_enough_and_one_that_is_undecided_spoils_the_rest():
 
 
 @pytest.mark.long
-def test_a_verdict_is_wrong_as_seldom_as_the_rule_says():
-    # means of five normal numbers of mean 1 + 1e-9: to be called below 1 as seldom as three standard errors say
+def test_the_rate_of_wrong_verdicts():
+    # means of five normal numbers of mean 1 + 1e-9, wrongly below 1 at the rate of three standard errors
     draws = 1.0 + 1e-9 + np.random.default_rng(0).normal(size=(20_000, 5))
     found = [verdicts.mean_of(some).below(1.0) for some in draws]
     wrong = np.mean([verdict is HOLDS for verdict in found])
-    # the chance is 0.00135; of 20,000 trials 27, give or take five
+    # the probability is 0.00135, hence 27 of 20,000 with sd five
     assert 8 <= 20_000 * wrong <= 50
     assert np.mean([verdict is UNDECIDED for verdict in found]) > 0.99
 
@@ -89,16 +89,16 @@ CURVES = {
 
 
 @pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
-def test_what_more_rounds_may_change_covers_the_end(curve):
+def test_the_trend_covers_the_limit(curve):
     for rounds in (60.0, 100.0, 1000.0, 5000.0):
         found = verdicts.moving(Estimate(curve(rounds), 0.0), curve(rounds / 2.0), curve(rounds / 4.0))
         assert found.trend >= abs(found.value - 3.0) * (1.0 - 1e-9)
-    # and it is small at the end of a long run
+    # the trend is small after a long run
     found = verdicts.moving(Estimate(curve(1e6), 0.0), curve(5e5), curve(25e4))
     assert found.trend < 0.05 and found.below(2.9) is FAILS and found.below(3.1) is HOLDS
 
 
-def test_changes_that_do_not_fall_have_no_end():
+def test_changes_that_do_not_decrease_have_an_infinite_trend():
     assert verdicts.to_come(0.2, 0.1) == verdicts.to_come(0.1, 0.1) == verdicts.to_come(0.1, 0.0) == np.inf
     assert (
         verdicts.to_come(0.0, 0.0) == 0.0 and verdicts.to_come(np.nan, 0.3) == verdicts.to_come(0.1, np.nan) == np.inf
@@ -106,15 +106,15 @@ def test_changes_that_do_not_fall_have_no_end():
     assert verdicts.to_come(0.1, 0.3) == 0.1 and verdicts.to_come(0.2, 0.3) == pytest.approx(0.4)
 
 
-def test_what_stands_still_but_for_noise_is_decided():
+def test_stationary_noise_is_decided():
     draws = 3.0 + 0.1 * np.random.default_rng(0).normal(size=(200, 3))
     found = [verdicts.moving(Estimate(now, 0.1), halfway, quarter) for now, halfway, quarter in draws]
-    # differences of two are within three of their standard errors, whatever came before
+    # differences of two values are within three of their standard errors
     assert np.mean([one.trend < 0.45 for one in found]) > 0.98
     assert np.mean([one.below(4.0) is HOLDS for one in found]) > 0.98
 
 
-def test_numbers_of_numbers_have_the_error_of_simulations():
+def test_arithmetic_of_estimates_has_the_error_of_simulations():
     rng, one, two = np.random.default_rng(0), Estimate(3.0, 0.03, 0.1), Estimate(-2.0, 0.04, 0.2)
     x, y = (each.value + each.error * rng.normal(size=200_000) for each in (one, two))
     for found, drawn in ((one.less(two), x - y), (one.over(two), x / y), (two.times(-3.0), -3.0 * y)):
@@ -125,18 +125,18 @@ def test_numbers_of_numbers_have_the_error_of_simulations():
     assert two.times(-3.0).trend == pytest.approx(0.6)
 
 
-def test_a_resampled_number_has_the_sd_of_its_copies():
+def test_the_error_of_an_estimate_is_the_sd_of_its_copies():
     copies = np.random.default_rng(0).normal(7.0, 0.5, size=4000)
     assert verdicts.by_copies(7.0, copies).error == pytest.approx(0.5, rel=0.05)
 
 
 def accuracy(*curve):
-    """A hundred trials of ten agents whose mean accuracy has this curve."""
+    """A hundred trials of ten agents with this curve of mean accuracy."""
     noise = 0.02 * np.random.default_rng(len(curve)).normal(size=(100, len(curve), 10))
     return np.array(curve)[:, None] + noise - noise.mean(axis=(0, 2))[:, None]
 
 
-def test_who_arrives_first_is_undecided_where_the_rounds_are_not_known():
+def test_arrives_first_is_undecided_if_rounds_are_uncertain():
     fast, slow, edge = accuracy(0.1, 0.9, 0.95, 0.95), accuracy(0.1, 0.3, 0.5, 0.9), accuracy(0.1, 0.3, 0.8, 0.8)
     for others, verdict in (([slow], HOLDS), ([slow, fast], FAILS), ([slow, slow], HOLDS)):
         assert dadmms_fig6.arrives_first({str(k): one for k, one in enumerate([fast, *others])}, 0.8) is verdict
@@ -174,7 +174,7 @@ def reproduced(tmp_path, monkeypatch):
 
 
 class Cells(HTMLParser):
-    """The rows of a page's tables: the class and the text of each cell."""
+    """The class and text of each cell in a page's tables, by row."""
 
     def __init__(self, page):
         super().__init__()
@@ -200,7 +200,7 @@ class Cells(HTMLParser):
 COUNTS, REMARKS = "2 hold, 1 does not hold, 3 undecided", "1 undecided"
 
 
-def test_the_command_line_counts_three_verdicts_apart(reproduced):
+def test_the_command_line_counts_three_verdicts(reproduced):
     result = reproduced("reproduce", "trial")
     assert result.exit_code == 0, result.output
     table = rows(result.stdout)
@@ -209,13 +209,13 @@ def test_the_command_line_counts_three_verdicts_apart(reproduced):
     assert f"claims of the paper: {COUNTS}; checks of accord: 2 hold" in result.stdout
 
 
-def test_a_check_that_is_undecided_is_an_error(reproduced, monkeypatch):
+def test_an_undecided_check_is_an_error(reproduced, monkeypatch):
     monkeypatch.setitem(KINDS, "check", (HOLDS, UNDECIDED))
     result = reproduced("reproduce", "trial")
     assert result.exit_code == 1 and "checks of accord itself fail: trial: check 1 is so" in result.stderr
 
 
-def test_the_page_never_shows_what_is_undecided_as_holding(reproduced, tmp_path):
+def test_the_html_page_shows_undecided_claims(reproduced, tmp_path):
     reproduced("reproduce", "trial")
     page = html.unescape(gallery.write(tmp_path).read_text())
     assert f"of the papers' claims {COUNTS}; of accord's own checks 2 hold." in page
@@ -225,17 +225,17 @@ def test_the_page_never_shows_what_is_undecided_as_holding(reproduced, tmp_path)
         for k, verdict in enumerate(given):
             (row,) = [row for row in cells if len(row) == 7 and row[2][1] == f"{kind} {k} is so"]
             look, text = row[0]
-            # by colour, by mark and by word
+            # colour, mark and text
             assert look == {HOLDS: "holds", FAILS: "fails", UNDECIDED: "undecided"}[verdict]
             assert text == {HOLDS: "✓ holds", FAILS: "✗ does not hold", UNDECIDED: "? undecided"}[verdict]
             assert row[4][1] == "0.04 ± 0.051"
-    # the colours are three, on screens in light and dark
+    # three colours in light and dark mode
     style = re.findall(r"td\.(holds|fails|undecided) {([^}]*)}", page)
     assert len({re.search(r"color: ([^;]*);", rule)[1] for _, rule in style}) == len(style) == 3
     assert "Larger sizes of trial: deciding (90 minutes on two cores)" in page
 
 
-def test_pages_of_markdown_never_show_what_is_undecided_as_holding(reproduced, tmp_path):
+def test_markdown_pages_show_undecided_claims(reproduced, tmp_path):
     reproduced("reproduce", "trial")
     gallery.write_markdown(tmp_path)
     assert f"| A trial | {COUNTS} | 2 hold | {REMARKS} |" in (tmp_path / "README.md").read_text()
@@ -248,7 +248,7 @@ def test_pages_of_markdown_never_show_what_is_undecided_as_holding(reproduced, t
     assert "Larger sizes of trial: deciding (90 minutes on two cores)." in page
 
 
-def test_nothing_is_said_of_larger_sizes_where_all_is_decided_or_there_is_none(reproduced, tmp_path, monkeypatch):
+def test_a_page_without_undecided_claims_or_larger_sizes_names_no_sizes(reproduced, tmp_path, monkeypatch):
     reproduced("reproduce", "other")
     reproduced("reproduce", "trial", "--size", "deciding")
     assert "Larger sizes" not in gallery.write(tmp_path).read_text()
@@ -258,12 +258,12 @@ def test_nothing_is_said_of_larger_sizes_where_all_is_decided_or_there_is_none(r
     assert "Larger sizes" not in gallery.write(tmp_path).read_text()
 
 
-def test_what_would_decide_what_no_size_does_is_said_where_something_is_undecided(tmp_path, monkeypatch):
+def test_a_page_with_undecided_claims_has_the_text_beyond(tmp_path, monkeypatch):
     frame.reproduce(replace(trial(), beyond="It takes two days on two cores."), tmp_path)
-    told = "Larger sizes of trial: deciding (90 minutes on two cores). It takes two days on two cores."
-    assert told in gallery.write(tmp_path).read_text()
+    text = "Larger sizes of trial: deciding (90 minutes on two cores). It takes two days on two cores."
+    assert text in gallery.write(tmp_path).read_text()
     gallery.write_markdown(tmp_path)
-    assert told in (tmp_path / "trial" / "README.md").read_text()
+    assert text in (tmp_path / "trial" / "README.md").read_text()
     for kind in KINDS:
         monkeypatch.setitem(KINDS, kind, (HOLDS, FAILS))
     frame.reproduce(replace(trial(), beyond="It takes two days on two cores."), tmp_path)
@@ -278,31 +278,31 @@ def test_folders_with_two_verdicts_are_refused(reproduced, tmp_path):
     result = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert result.exit_code == 1 and "run accord reproduce trial again" in result.stderr
     assert not (tmp_path / "report.html").exists()
-    # and their numbers are made again in their place
+    # a new run replaces the folder
     assert reproduced("reproduce", "trial").exit_code == 0
     assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 0
 
 
-def test_a_word_that_is_no_verdict_is_refused(reproduced, tmp_path):
+def test_an_unknown_verdict_is_refused(reproduced, tmp_path):
     reproduced("reproduce", "trial")
     table = tmp_path / "trial" / frame.CLAIMS
     table.write_text(table.read_text().replace("undecided", "perhaps", 1))
     result = CliRunner().invoke(app, ["report", str(tmp_path)])
-    assert result.exit_code == 1 and "'perhaps' is no verdict" in result.stderr and str(table) in result.stderr
+    assert result.exit_code == 1 and "'perhaps' is not a verdict" in result.stderr and str(table) in result.stderr
 
 
 @pytest.mark.parametrize("text", ["{\n", "[1]\n", '{"format": "cut o'])
-def test_a_card_that_is_none_is_named(reproduced, tmp_path, text):
+def test_a_damaged_card_is_named(reproduced, tmp_path, text):
     reproduced("reproduce", "trial")
     card = tmp_path / "trial" / frame.CARD
     card.write_text(text)
     result = CliRunner().invoke(app, ["report", str(tmp_path)])
-    assert result.exit_code == 1 and f"{card} is not as accord reproduce wrote it" in result.stderr
+    assert result.exit_code == 1 and f"{card} is damaged" in result.stderr
 
 
 def test_sizes_are_chosen_by_name(reproduced, tmp_path):
     result = reproduced("reproduce", "all", "--size", "deciding")
-    # only those that have one
+    # only experiments with this size
     assert result.exit_code == 0 and sorted(path.name for path in tmp_path.iterdir()) == ["trial"]
     assert json.loads((tmp_path / "trial" / frame.CARD).read_text())["size"] == "deciding"
     result = reproduced("reproduce", "other", "--size", "deciding")
@@ -311,7 +311,7 @@ def test_sizes_are_chosen_by_name(reproduced, tmp_path):
     assert result.exit_code == 1 and "unknown size 'decidng', did you mean 'deciding'" in result.stderr
 
 
-def test_the_gallery_of_the_docs_has_verdicts_and_no_two_for_one():
+def test_the_gallery_of_the_docs_has_three_verdicts():
     tables = sorted((Path(__file__).parents[2] / "docs" / "gallery").glob("*/claims.csv"))
     assert len(tables) == len(experiments.EXPERIMENTS)
     for path in tables:
@@ -320,6 +320,6 @@ def test_the_gallery_of_the_docs_has_verdicts_and_no_two_for_one():
                 assert row["verdict"] in list(Verdict) and "too short" not in row["claim"]
 
 
-def test_verdicts_of_a_table_are_told_apart_in_a_terminal(capsys):
+def test_a_table_in_a_terminal_has_each_verdict(capsys):
     commands._verdicts([Claim("x", "it is so", verdict, "why") for verdict in Verdict])
     assert [row[0] for row in rows(capsys.readouterr().out)[:4]] == ["verdict", "holds", "does not hold", "undecided"]

@@ -1,4 +1,4 @@
-"""One-shot methods that multiply densities: exact Gaussian draws against exact laws, then the whole way from NUTS."""
+"""One-shot methods that multiply densities: exact Gaussian draws against exact laws, then draws of NUTS."""
 
 from functools import partial
 
@@ -45,7 +45,7 @@ def gaussian_shards():
     for method in EXACT:
         for name in POSTERIORS:
             for dim in (1, 2, 3):
-                # kernel methods take seconds a case
+                # kernel methods take seconds per case
                 yield pytest.param(method, name, dim, marks=() if (name, dim) in some else pytest.mark.slow)
 
 
@@ -56,7 +56,7 @@ def test_gaussian_shards_are_combined_exactly(method, name, dim):
     check(EXACT[method], post, post.exact())
 
 
-# Not on `curvature`: shards three standard deviations from the product leave the correction nothing to rest on.
+# Without `curvature`: shards three standard deviations from the product have no draws for the correction.
 @pytest.mark.parametrize(
     ("name", "dim"), [("shards", 1), ("shards", 2), pytest.param("even", 3, marks=pytest.mark.slow)]
 )
@@ -87,11 +87,11 @@ def test_shrinkage_is_exact_at_every_bandwidth(method, bandwidth):
 
 
 @pytest.mark.long
-def test_the_papers_kernels_widen_gaussian_shards_as_they_must():
+def test_the_papers_kernels_widen_gaussian_shards():
     post, h = even_shards(2), 0.5
     means, covariances = subset_laws(post)
     law = product(means, covariances + h**2 * np.eye(2))
-    # far from the posterior, so that the two are told apart
+    # far from the posterior, to distinguish the two
     assert (law.sd > 1.3 * post.exact().sd).all()
     check(partial(kernel_product, warmup=100, sweeps=10, bandwidth=h, shrinkage=False), post, law)
 
@@ -142,7 +142,7 @@ def test_shrunken_kernels_keep_mean_and_covariance():
     np.testing.assert_allclose(again.covariances + h**2 * fitted.covariances, fitted.covariances)
 
 
-def test_effective_shares_are_those_of_reweighted_draws():
+def test_effective_shares_match_reweighted_draws():
     post, h = even_shards(1, agents=2), 0.5
     means, covariances = subset_laws(post)
     fitted = Moments(means, covariances, np.linalg.inv(covariances))
@@ -158,7 +158,7 @@ def test_effective_shares_are_those_of_reweighted_draws():
 
 
 @pytest.mark.long
-def test_far_shards_are_named_where_they_leave_nothing_to_correct():
+def test_far_shards_are_named_in_a_warning():
     post = POSTERIORS["curvature"](1)
     with pytest.warns(UserWarning, match=r"the draws of agent \d lie too far from the product"):
         corrected_product(exact_draws(post, 0), np.random.default_rng(0), warmup=1, sweeps=1)
@@ -188,7 +188,7 @@ def test_blocks_of_a_tree_fill_the_box_and_hold_all_points(cut):
             assert set(i) <= set(np.flatnonzero(inside)) and inside.sum() <= len(i) + 1
             places.extend(i)
     assert all(len(places) == len(set(places)) for places in seen)
-    # blocks without points of both sets are none; the rest of the box is theirs
+    # the rest of the box belongs to blocks without points of both sets
     assert sum(np.prod(far - near) for _, (near, far) in leaves) <= np.prod(high - low) * (1 + 1e-9)
 
 
@@ -197,7 +197,7 @@ def test_histograms_multiply_to_the_product_of_densities():
     points, rng = 20_000, np.random.default_rng(1)
     draws = np.stack([rng.random((1, points)), np.sqrt(rng.random((1, points)))], axis=-1)[..., None]
     x = forest(draws, rng, smoothing=False).draws
-    # of the mean: 1/18 of the draws, and int (x - 2/3)^2 q^2 / p of each set, q the product and p its own density
+    # variance of the mean: 1/18 from the draws, and int (x - 2/3)^2 q^2 / p from each set, q the product, p its density
     error = np.sqrt((1 / 18 + 1 / 18 + 4 * (1 / 5 - 1 / 3 + 4 / 27)) / points)
     assert abs(x.mean() - 2 / 3) < Z_BOUND * error
     # four Monte Carlo errors: 1.4 (3 / points) for a square of each of the three
@@ -206,12 +206,12 @@ def test_histograms_multiply_to_the_product_of_densities():
     assert abs((x < 0.5).mean() - 0.25) < Z_BOUND * np.sqrt(3 * 0.25 * 0.75 / points)
 
 
-def test_trees_follow_modes_that_averages_fall_between():
+def test_trees_follow_modes_and_averages_fall_between_them():
     rng = np.random.default_rng(0)
     draws = 0.5 * rng.standard_normal((2, 1000, 4, 1)) + 3.0 * rng.choice([-1.0, 1.0], (2, 1000, 4, 1))
     averaged = weighted_average(draws, rng).draws
     found = forest(draws, rng).draws
-    # only where all four draws are of one mode, once in eight, is the average there
+    # the average is at a mode only if all four draws are, once in eight
     assert (np.abs(averaged) < 2.0).mean() > 0.8
     assert (np.abs(found) < 2.0).mean() < 0.002
     # each mode of the product has half the mass and half the width
@@ -220,7 +220,7 @@ def test_trees_follow_modes_that_averages_fall_between():
 
 
 @pytest.mark.long
-def test_trees_are_near_gaussian_products_and_off_by_what_is_documented():
+def test_trees_approximate_gaussian_products_as_documented():
     post = even_shards(2)
     law, found = post.exact(), []
     for seed in range(6):
@@ -231,7 +231,7 @@ def test_trees_are_near_gaussian_products_and_off_by_what_is_documented():
     assert 0.8 < found[:, 2:].min() < 0.97 and found[:, 2:].max() < 1.1
 
 
-def test_sets_that_share_no_block_are_multiplied_as_gaussians():
+def test_sets_without_common_blocks_are_multiplied_as_gaussians():
     rng = np.random.default_rng(0)
     draws = rng.standard_normal((1, 2000, 2, 1)) + np.array([0.0, 40.0])[:, None]
     combined = forest(draws, rng)
@@ -240,7 +240,7 @@ def test_sets_that_share_no_block_are_multiplied_as_gaussians():
     assert abs(combined.draws.std() * np.sqrt(2.0) - 1.0) < 0.1
 
 
-# From here on the whole way.
+# From NUTS to the posterior.
 METHODS = {
     "nonparametric": Method(
         nonparametric,
@@ -266,7 +266,7 @@ def post():
 
 @pytest.fixture(scope="module")
 def sampled(post):
-    """Draws of the subset posteriors."""
+    """Draws from the subset posteriors."""
     return {power: subsets.sample_subsets(post, power, seed=3, **SIZES).draws for power in (1,)}
 
 
@@ -275,8 +275,8 @@ def regression():
     return skewed(1)
 
 
-def test_every_method_is_here():
-    # what asks agents for more than draws: test_variational.py
+def test_every_method_is_tested():
+    # variational, which evaluates F, is in test_variational.py
     assert sorted([*METHODS, "variational"]) == sorted(accord_papers.combine.__all__)
 
 

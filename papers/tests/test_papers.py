@@ -1,4 +1,4 @@
-"""The package as others meet it: its docstrings run, its names are documented, its import is light."""
+"""The package as a whole: docstrings run, public names are documented, imports are light."""
 
 import doctest
 import importlib
@@ -16,7 +16,7 @@ import accord_papers
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(m.name for m in pkgutil.walk_packages(accord_papers.__path__, "accord_papers."))
 PUBLIC = ["accord_papers.combine", "accord_papers.theory"]
-# of modules without a list of public names, what is made there
+# modules without a list of public names
 PLAIN_MODULES = ["accord_papers.datasets"]
 PLAIN_MODULES += [
     f"accord_papers.theory.{paper}" for paper in ("d_admms", "de_sghmc", "de_sgld", "dg_lmc", "gibbs", "gt_dula")

@@ -1,6 +1,6 @@
-"""The papers' results against exact laws: a bound is never below the truth, and where one is, that is pinned here.
+"""The papers' results against exact laws: bounds hold, and exceptions are pinned.
 
-`pytest tests/test_theory.py -s -m "slow or not slow"` prints by how much, the numbers of docs/theory.md.
+`pytest tests/test_theory.py -s -m "slow or not slow"` prints the ratios in docs/theory.md.
 """
 
 import inspect
@@ -24,7 +24,7 @@ START = accord.Gaussian(np.array([3.0, -2.0]), np.eye(2) / 2)
 
 
 def even(agents=AGENTS, curvature=1.0, spread=0.2, apart=1.0, dim=2, seed=0):
-    """Potentials of nearly one curvature, where the constants say all that there is and bounds are tightest."""
+    """Potentials of nearly equal curvature, for which the bounds are tightest."""
     rng = np.random.default_rng(seed)
     hessians = curvature * np.stack([np.diag(rng.uniform(1.0, 1.0 + spread, dim)) for _ in range(agents)])
     means = apart * rng.standard_normal((agents, dim))
@@ -48,7 +48,7 @@ CASES = [
 ]
 
 
-# exact laws of all cases take a while: each of the three posteriors once is quick
+# quick: each of the three posteriors once
 on_cases = pytest.mark.parametrize(
     "chosen", [(CASES[0], CASES[1], CASES[3]), pytest.param(CASES, marks=pytest.mark.slow)], ids=["some", "all"]
 )
@@ -61,7 +61,7 @@ def cases(chosen=CASES):
 
 
 def report(name, ratios, above=1.0):
-    """Print the range of bound / truth; the bound must not be below the truth."""
+    """Print the range of bound / truth, and check that the bound is not below the truth."""
     low, high = min(ratios), max(ratios)
     print(f"\n{name}: bound / truth {low:.4g} .. {high:.3g}")
     assert low >= above
@@ -76,7 +76,7 @@ def disagreement(joint, agents, dim):
 # problem.py
 
 
-def test_constants_are_those_of_the_potentials():
+def test_constants_match_the_potentials():
     post = unequal_curvature(2)
     found, hessians = theory.constants(post), post.hessians()
     np.testing.assert_allclose(found.strong_convexity, [np.linalg.eigvalsh(H)[0] for H in hessians])
@@ -89,7 +89,7 @@ def test_constants_are_those_of_the_potentials():
 
 def test_constants_need_strongly_convex_quadratic_potentials():
     flat = accord.models.quadratic(np.array([[[1.0]], [[0.0]]]), np.zeros((2, 1)))
-    with pytest.raises(ValueError, match="strongly convex, found the eigenvalue 0 at 1"):
+    with pytest.raises(ValueError, match="strongly convex, agent 1 has the eigenvalue 0"):
         theory.constants(flat)
     with pytest.raises(TypeError, match="laplace"):
         theory.constants(accord.models.power(np.zeros((2, 1)), 4.0))
@@ -101,7 +101,7 @@ def test_the_network_must_fit_the_problem():
         theory.de_sgld.max_step(accord.Network.ring(4), problem)
     with pytest.raises(ValueError, match="not connected"):
         theory.gibbs.bias(accord.Network.empty(3), problem, eta=1.0)
-    with pytest.raises(ValueError, match=r"0 < m_i <= M_i must hold, found m_i = 9 and M_i = .* at 0"):
+    with pytest.raises(ValueError, match=r"0 < m_i <= M_i must hold, agent 0 has m_i = 9 and M_i = "):
         theory.de_sgld.max_step(accord.Network.ring(3), problem._replace(strong_convexity=np.full(3, 9.0)))
 
 
@@ -143,7 +143,7 @@ def test_de_sgld_bounds_hold(chosen):
     report("DE-SGLD Lemma 2", gradients)
 
 
-def test_de_sgld_step_range_is_stable_and_says_what_it_wants():
+def test_de_sgld_step_range_is_stable_and_errors_name_it():
     ratios = []
     for net, post, problem in cases():
         bound = theory.de_sgld.max_step(net, problem)
@@ -180,7 +180,7 @@ def test_de_sgld_lemma_6_does_not_hold_up_to_its_printed_step():
 
 
 @on_cases
-def test_de_sghmc_ranges_are_stable_and_forget_at_the_rate(chosen):
+def test_de_sghmc_ranges_are_stable_and_converge_at_the_rate(chosen):
     slack, kept, stable = [], [], []
     for net, post, problem in cases(chosen):
         for fraction in (0.3, 0.999):
@@ -219,7 +219,7 @@ def test_de_sghmc_friction_meets_eq_24_with_equality():
 # D-ADMMS
 
 
-def test_d_admms_graph_condition_numbers_are_the_papers():
+def test_d_admms_graph_condition_numbers_match_the_paper():
     assert theory.d_admms.graph_condition(accord.Network.ring(5)) == pytest.approx(1.7, abs=0.01)
     assert theory.d_admms.graph_condition(accord.Network.complete(5)) == pytest.approx(1.26, abs=0.01)
 
@@ -231,7 +231,7 @@ def condition_at(net, m, tau):
 
 
 @pytest.mark.parametrize(("net", "tau"), [(accord.Network.ring(5), 1.23), (accord.Network.complete(5), np.sqrt(6))])
-def test_d_admms_condition_is_met_where_the_paper_says(net, tau):
+def test_d_admms_condition_holds_as_in_the_paper(net, tau):
     assert condition_at(net, 2.0, tau * 0.995)
     assert not condition_at(net, 2.0, tau * 1.01)
 
@@ -323,7 +323,7 @@ def test_dg_lmc_rate_for_several_steps_needs_its_missing_constant():
 
 
 def test_dg_lmc_stationary_law_depends_on_the_local_steps():
-    # Proposition 2 ends: with N local steps at all agents the stationary law is that of one local step.
+    # Proposition 2 claims that N local steps at all agents have the stationary law of one local step.
     post, net = even(), NETWORKS["star"]
     rho = 1.0 / theory.constants(post).smoothness
     step = 0.25 * rho / 2.0
@@ -367,7 +367,7 @@ def test_dg_lmc_langevin_bias_is_within_the_shape_of_propositions_4_and_5():
         smooth.append(squared / np.sum(2 * step * curvature**2))
         lipschitz.append(squared / np.sum(2 * step * (curvature**-2.0 + step * curvature**2)))
     print(f"\nDG-LMC Propositions 4 and 5: smallest C_3 {max(smooth):.2g}, smallest C_4 {max(lipschitz):.2g}")
-    # the squared bias of a Gaussian is of second order in the step, one more than both shapes have for small steps
+    # the squared bias of a Gaussian is of second order in the step, one order more than both shapes
     assert smooth == sorted(smooth, reverse=True)
     assert lipschitz == sorted(lipschitz, reverse=True)
     assert smooth[0] / smooth[-1] == pytest.approx(100.0, rel=0.05)
@@ -384,7 +384,7 @@ def test_dg_lmc_table_1_is_consistent(row):
         assert power["rounds"] + power["local_steps"] + power["step_size"] == 0
 
 
-def test_dg_lmc_guidelines_are_what_the_method_uses():
+def test_dg_lmc_guidelines_are_the_defaults_of_the_method():
     post, net = unequal_curvature(2), NETWORKS["star"]
     found = theory.dg_lmc.guidelines(theory.constants(post))
     method = DGLMC().bind(post, net).sampler
@@ -431,7 +431,7 @@ def stationary_state(post, net, alpha, beta, gamma):
 
 
 def mean_gradient(post):
-    """The matrix from all positions to the mean gradient at their average, once for each agent."""
+    """The matrix from all positions to the mean gradient at their average, repeated for each agent."""
     n, d = post.num_agents, post.dim
     average = np.kron(np.ones((1, n)) / n, np.eye(d))
     return np.kron(np.ones((n, 1)), post.hessians().mean(axis=0) @ average)
@@ -536,8 +536,8 @@ def test_gt_dula_is_not_stable_under_the_printed_condition():
 
 
 def test_gt_dula_theorem_1_does_not_hold_from_a_far_start():
-    # Two agents of curvature 1 and 3. The average travels for 1 / (alpha rho_U) rounds, and while it does, the agents
-    # differ; the bound has forgotten the start after 1 / (beta lambda_2) rounds.
+    # Two agents of curvature 1 and 3. The average travels for 1 / (alpha rho_U) rounds, and meanwhile the agents
+    # differ. In the bound, the start has no influence after 1 / (beta lambda_2) rounds.
     net, post = accord.Network.path(2), accord.models.quadratic(np.array([[[1.0]], [[3.0]]]), np.zeros((2, 1)))
     problem = theory.constants(post)
     beta = 0.45
@@ -593,7 +593,7 @@ def test_gt_dula_corollary_3_reaches_its_accuracy():
 # Gibbs
 
 
-def test_gibbs_pair_contracts_and_is_biased_as_theorems_4_2_and_4_3_say():
+def test_gibbs_pair_contracts_and_is_biased_within_theorems_4_2_and_4_3():
     net, slack, ratios = accord.Network.path(2), [], []
     for curvatures in ((1.0, 1.0), (1.0, 5.0)):
         post = accord.models.quadratic(np.array([h * np.eye(2) for h in curvatures]), np.zeros((2, 2)))
@@ -619,7 +619,7 @@ def marginal(joint, agents, dim):
 
 
 @on_cases
-def test_gibbs_contracts_and_is_biased_as_theorems_5_3_and_5_4_say(chosen):
+def test_gibbs_contracts_and_is_biased_within_theorems_5_3_and_5_4(chosen):
     bias, early, late = [], [], []
     for net, post, _ in cases(chosen):
         post = centred(post)
@@ -650,7 +650,7 @@ def test_gibbs_bias_needs_a_common_minimiser():
     net, post, problem = next(cases())
     with pytest.raises(ValueError, match="must share their minimiser"):
         theory.gibbs.bias(net, problem, eta=0.1)
-    # and it is needed: with far minimisers the same bound is below the truth
+    # with far minimisers the same bound is below the truth
     gradients = np.zeros((AGENTS, 2))
     far = accord.models.quadratic(post.hessians(), np.einsum("nij,nj->ni", post.hessians(), 1e6 * np.eye(6, 2)))
     found = accord.law(far, net, Gibbs(0.1)).stationary().average
@@ -658,7 +658,7 @@ def test_gibbs_bias_needs_a_common_minimiser():
 
 
 def total_variation(p, q):
-    """Between two Gaussians on the line, by quadrature."""
+    """The total variation distance of two Gaussians on the line, by quadrature."""
     sd = max(p.sd[0], q.sd[0])
     x = np.linspace(p.mean[0] - 12 * sd, p.mean[0] + 12 * sd, 200_001)
     density = [np.exp(-((x - g.mean[0]) ** 2) / (2 * g.cov[0, 0])) / np.sqrt(2 * np.pi * g.cov[0, 0]) for g in (p, q)]
@@ -670,7 +670,7 @@ def test_gibbs_plan_of_proposition_5_5_reaches_its_accuracy():
     post = even(agents=3, apart=0.0, dim=1)
     problem, start = theory.constants(post), accord.Gaussian([2.0], [[0.5]])
     for accuracy in (0.5, 0.2):
-        # KL of the start depends on eta, so a first plan gives the eta to take it at
+        # the initial KL depends on eta, which comes from a first plan
         eta = theory.gibbs.plan(net, problem, accuracy=accuracy, initial_kl=1.0).eta
         law = accord.law(post, net, Gibbs(eta), init=start)
         first = kl(marginal(law.at(0).joint, [1], 1), marginal(law.stationary().joint, [1], 1))

@@ -1,4 +1,4 @@
-"""Variational consensus Monte Carlo, which asks agents for more than draws: against closed forms."""
+"""Variational consensus Monte Carlo against closed forms."""
 
 from functools import partial
 
@@ -32,11 +32,11 @@ def test_variational_weights_combine_gaussian_shards_exactly(name, dim):
             into.append([*(x.mean(axis=0) - law.mean) / law.sd, *np.log(x.std(axis=0) / law.sd)])
     error = np.std(plain, axis=0, ddof=1) / np.sqrt(len(plain))
     assert (np.abs(np.mean(found, axis=0)) < Z_BOUND * error).all()
-    # F is asked for, so that means are better than those of as many exact draws
+    # evaluations of F make means better than with the same number of exact draws
     assert np.abs(np.array(found)[:, :dim]).max() < 0.2 * np.abs(np.array(plain)[:, :dim]).max()
 
 
-def test_the_bound_of_the_entropy_pulls_weights_together():
+def test_the_entropy_bound_favours_equal_weights():
     widths = np.array([1.0, 9.0])
     post = accord.models.gaussian([0.0, 0.0], widths)
     precision = np.sum(1.0 / widths)
@@ -51,7 +51,7 @@ def test_the_bound_of_the_entropy_pulls_weights_together():
     rng = np.random.default_rng(0)
     found = fitted_average(draws, rng, post=post, points=20_000, entropy="bound").draws.var()
     assert spread(best) > 1.05 / precision
-    # a variance of 20,000 draws is known to a hundredth
+    # the variance of 20,000 draws has a relative error of a hundredth
     np.testing.assert_allclose(found, spread(best), rtol=Z_BOUND * 0.01)
     ours = fitted_average(draws, rng, post=post, points=20_000).draws.var()
     np.testing.assert_allclose(ours, 1.0 / precision, rtol=Z_BOUND * 0.01)
@@ -61,7 +61,7 @@ COUNTS, EXPOSURES = np.array([3.0, 8.0, 2.0, 5.0]), np.array([1.0, 2.0, 2.0, 1.0
 
 
 def counts():
-    """Log rates of Poisson counts: skewed, each the log of a gamma variable, and so is the posterior."""
+    """Log rates of Poisson counts: shards and posterior are laws of log gamma variables, which are skewed."""
 
     def likelihood(x, shard):
         return shard["count"] * x[0] - shard["exposure"] * jnp.exp(x[0])
@@ -70,7 +70,7 @@ def counts():
     return accord.Posterior(lambda x, s: likelihood(x, s)[0], lambda x: 0.0 * x[0], shards, np.zeros(1))
 
 
-def test_variational_weights_mend_the_mean_of_skewed_shards():
+def test_variational_weights_correct_the_mean_of_skewed_shards():
     draws = np.log(np.random.default_rng(0).gamma(COUNTS, size=(4, 3000, 4)) / EXPOSURES)[..., None]
     mean = scipy.special.digamma(COUNTS.sum()) - np.log(EXPOSURES.sum())
     sd = np.sqrt(scipy.special.polygamma(1, COUNTS.sum()))
@@ -84,10 +84,10 @@ def test_variational_weights_mend_the_mean_of_skewed_shards():
 @pytest.mark.long
 def test_a_run_of_variational():
     run = variational(counts(), draws=50, chains=2, warmup=200, points=40)
-    asked = run.settings["evaluations"] + 1
-    assert run.traffic.rounds == 1 + asked and run.traffic.exchanges == 1 + 2 * asked
-    # draws in single precision, then a value and a slope at each point
-    assert (run.traffic.bytes_sent == (100 * 4 + asked * 40 * 2 * 8) / 2).all()
+    evaluations = run.settings["evaluations"] + 1
+    assert run.traffic.rounds == 1 + evaluations and run.traffic.exchanges == 1 + 2 * evaluations
+    # draws in single precision, then a value and a gradient at each point
+    assert (run.traffic.bytes_sent == (100 * 4 + evaluations * 40 * 2 * 8) / 2).all()
     assert run.draws.shape == (2, 50, 4, 1)
 
 

@@ -1,4 +1,4 @@
-"""accord: draws of one posterior from data that stays with its owners, who talk over a network."""
+"""accord: sampling of one posterior from data that stays with its owners."""
 
 from . import data, engines, metrics, models, network, posterior, samplers, tuning
 from .base.errors import DivergenceError

@@ -1,4 +1,4 @@
-"""`python -m accord` is the command line."""
+"""The command line as `python -m accord`."""
 
 from .cli import start
 

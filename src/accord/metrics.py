@@ -1,4 +1,4 @@
-"""Distances between laws and draws, and what draws are worth on data."""
+"""Distances between distributions and draws, and predictive accuracy."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def wasserstein2(p: Gaussian | np.ndarray, q: Gaussian | np.ndarray) -> float:
     ----------
     p, q
         Both `Gaussian`, or both arrays of draws, shapes (draw, dim) or (draw,) for dim = 1. Draws need POT
-        (`pip install 'accord[metrics]'`) and cost the cube of their number in more than one dimension.
+        (`pip install 'accord[metrics]'`). In more than one dimension the time grows as the cube of their number.
 
     Returns
     -------
     float
-        In the units of the parameters.
+        The distance, in the units of the parameters.
     """
     if isinstance(p, Gaussian) and isinstance(q, Gaussian):
         _same_dim(p.dim, q.dim)
         root = p.factor()
-        # nuclear norm of S_p^1/2 S_q^1/2: exact where a trace of a matrix root would lose half the digits
+        # nuclear norm of S_p^1/2 S_q^1/2, because the trace of a matrix root loses half the digits
         overlap = np.linalg.svd(root.T @ q.factor(), compute_uv=False).sum()
         squared = np.sum((p.mean - q.mean) ** 2) + np.trace(p.cov) + np.trace(q.cov) - 2.0 * overlap
         return float(np.sqrt(max(squared, 0.0)))
@@ -43,7 +43,7 @@ def wasserstein2(p: Gaussian | np.ndarray, q: Gaussian | np.ndarray) -> float:
 
 
 def kl(p: Gaussian, q: Gaussian) -> float:
-    """Kullback-Leibler divergence KL(p || q) between two Gaussians, in nats; `q.cov` must be positive definite."""
+    """Kullback-Leibler divergence KL(p || q) between two Gaussians, in nats. `q.cov` must be positive definite."""
     _same_dim(p.dim, q.dim)
     sign_p, logdet_p = np.linalg.slogdet(p.cov)
     sign_q, logdet_q = np.linalg.slogdet(q.cov)
@@ -57,7 +57,7 @@ def kl(p: Gaussian, q: Gaussian) -> float:
 
 
 def consensus_error(draws: np.ndarray) -> np.ndarray:
-    """Root mean square distance of the agents to their average.
+    """Root mean square distance of the agents from their average.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def hpd_error(
     potential
         F on a flat position, shape (dim,) -> a number.
     draws, reference
-        Shapes (..., dim): the draws to judge and those of the truth.
+        Shapes (..., dim): the draws to evaluate, and exact draws.
     level
         Posterior mass of the region, between 0 and 1.
 
@@ -107,16 +107,16 @@ def hpd_error(
 def accuracy(
     probability: Callable[[np.ndarray, np.ndarray], Any], draws: np.ndarray, X: np.ndarray, y: np.ndarray
 ) -> float:
-    """Share of labels that the posterior predictive gets right.
+    """Share of labels that the posterior predictive classifies correctly.
 
     Parameters
     ----------
     probability
         `probability(x, X)`: P(y = 1) of each row at one flat position, shapes (dim,), (row, column) -> (row,).
     draws
-        Shape (..., dim); the predictive averages over all of them.
+        Shape (..., dim). The predictive probability is the average over all draws.
     X, y
-        Rows and their labels 0 or 1.
+        Rows, and labels 0 or 1.
     """
     positions = np.asarray(draws).reshape(-1, np.shape(draws)[-1])
     mean = np.mean([np.asarray(probability(x, X)) for x in positions], axis=0)
@@ -133,4 +133,4 @@ def _draws(x: np.ndarray) -> np.ndarray:
 
 def _same_dim(a: int, b: int) -> None:
     if a != b:
-        raise ValueError(f"both laws must have one dimension, found {a} and {b}")
+        raise ValueError(f"both distributions must have the same dimension, found {a} and {b}")

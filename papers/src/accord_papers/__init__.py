@@ -1,1 +1,1 @@
-"""Figures, bounds and one-shot methods of the papers that accord's methods come from."""
+"""Figures, bounds and one-shot methods from the papers behind accord's methods."""

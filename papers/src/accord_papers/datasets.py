@@ -1,4 +1,4 @@
-"""Public data sets that figures of the papers need: from a folder of `.npz` files, else through scikit-learn."""
+"""Public data sets for figures of the papers: from a folder of `.npz` files, or downloaded by scikit-learn."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float32, UInt8
 
-# The environment variable that names the folder where none is given.
+# Environment variable with the default folder.
 FOLDER = "ACCORD_DATA"
-_TRAINING = 60_000  # of OpenML's 70,000 digits in one table, the first are the training set
+_TRAINING = 60_000  # training rows, the first of OpenML's 70,000
 
 
 class DatasetError(ValueError):
-    """Raised where a data set is not there, could not be fetched, or is not what its name says."""
+    """Raised if a data set is missing, invalid, or cannot be downloaded."""
 
 
 class Digits(NamedTuple):
-    """MNIST: pictures with pixels from 0 to 255, and the digits that they show, from 0 to 9."""
+    """MNIST: images with pixels from 0 to 255, and their digits from 0 to 9."""
 
     x_train: UInt8[np.ndarray, "row 28 28"]
     y_train: UInt8[np.ndarray, " row"]
@@ -31,7 +31,7 @@ class Digits(NamedTuple):
 
 
 class Covers(NamedTuple):
-    """Covertype: 54 columns of each patch of forest, and its type from 1 to 7."""
+    """Covertype: 54 columns for each patch of forest, and its type from 1 to 7."""
 
     X: Float32[np.ndarray, "row 54"]
     y: UInt8[np.ndarray, " row"]
@@ -43,15 +43,15 @@ def mnist(folder: str | Path | None = None) -> Digits:
     Parameters
     ----------
     folder
-        Holds `mnist.npz` with the arrays x_train, y_train, x_test and y_test. None: the folder that the environment
-        variable ACCORD_DATA names; where it names none, scikit-learn fetches and caches "mnist_784" from OpenML.
+        Folder with `mnist.npz`, which has the arrays x_train, y_train, x_test and y_test. None: the folder in the
+        environment variable ACCORD_DATA. If it is not set, scikit-learn downloads and caches "mnist_784" from OpenML.
 
     Raises
     ------
     DatasetError
-        The file is missing or holds something else, or fetching failed.
+        The file is missing or invalid, or the download failed.
     ImportError
-        Without a folder, scikit-learn is missing.
+        Without a folder: scikit-learn is missing.
     """
     found = _found("mnist", folder, Digits._fields, _fetch_mnist)
     for part in ("train", "test"):
@@ -67,20 +67,20 @@ def mnist(folder: str | Path | None = None) -> Digits:
 
 
 def covtype(folder: str | Path | None = None) -> Covers:
-    """The forest cover types of Blackard and Dean: as many rows as are found, 581,012 where all of them are there.
+    """The forest cover types of Blackard and Dean: all rows of the file, 581,012 in the full data set.
 
     Parameters
     ----------
     folder
-        Holds `covtype.npz` with the arrays X and y. None: the folder that the environment variable ACCORD_DATA names;
-        where it names none, scikit-learn fetches and caches all rows.
+        Folder with `covtype.npz`, which has the arrays X and y. None: the folder in the environment variable
+        ACCORD_DATA. If it is not set, scikit-learn downloads and caches all rows.
 
     Raises
     ------
     DatasetError
-        The file is missing or holds something else, or fetching failed.
+        The file is missing or invalid, or the download failed.
     ImportError
-        Without a folder, scikit-learn is missing.
+        Without a folder: scikit-learn is missing.
     """
     X, y = _found("covtype", folder, Covers._fields, _fetch_covtype).values()
     shaped = X.ndim == 2 and X.shape[1] == 54 and y.shape == X.shape[:1] and len(y) > 0
@@ -94,7 +94,7 @@ def covtype(folder: str | Path | None = None) -> Covers:
 
 @contextmanager
 def found_in(folder: str | Path | None) -> Iterator[None]:
-    """Let data sets be looked for in a folder, in what runs inside; None changes nothing."""
+    """Context manager that sets the default folder of data sets. None: no change."""
     before = os.environ.get(FOLDER)
     if folder is not None:
         os.environ[FOLDER] = str(folder)
@@ -110,13 +110,13 @@ def found_in(folder: str | Path | None) -> Iterator[None]:
 def _found(
     name: str, folder: str | Path | None, arrays: tuple[str, ...], fetch: Callable[[], Mapping[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """The named arrays of a data set, in that order."""
+    """The arrays of a data set with these names, in this order."""
     folder = folder or os.environ.get(FOLDER)
     if not folder:
         return dict(_fetched(name, fetch))
     path = Path(folder).expanduser() / f"{name}.npz"
     if not path.is_file():
-        raise DatasetError(f"{name}: there is no {path}; it must hold the arrays {', '.join(arrays)}")
+        raise DatasetError(f"{name}: {path} does not exist; it must hold the arrays {', '.join(arrays)}")
     try:
         with np.load(path, allow_pickle=False) as file:
             missing = [array for array in arrays if array not in file.files]
@@ -125,7 +125,7 @@ def _found(
             return {array: file[array] for array in arrays}
     except DatasetError:
         raise
-    except Exception as error:  # what a damaged file raises depends on where it is damaged
+    except Exception as error:  # damaged files raise various errors
         raise DatasetError(f"{name}: {path} could not be read as an .npz file: {error}") from error
 
 
@@ -162,7 +162,7 @@ def _fetch_covtype() -> dict[str, np.ndarray]:
 
 
 def _whole_between(values: Any, least: int, most: int) -> bool:
-    """Whether all are whole numbers in this range."""
+    """Whether all values are integers in this range."""
     if values.dtype.kind not in "iuf":
         return False
     return bool(((values >= least) & (values <= most) & (values == np.round(values))).all())

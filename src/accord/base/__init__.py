@@ -1,1 +1,1 @@
-"""What every room stands on; it imports nothing of accord but itself."""
+"""Helpers shared by all packages of accord. They import only each other."""

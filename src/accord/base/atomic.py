@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, and moved there once the disk has all of them."""
+"""Atomic writes: a temporary file in the same folder, synced to disk and then renamed."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes | memoryview, mode: int = 0o666) -> None:
-    """Write a file that, after a crash at any moment, is the old one or the new one in full.
+    """Write a file atomically: after a crash it has the old content or the new content.
 
     Parameters
     ----------
     path
-        The file, in a folder that is there.
+        The file, in an existing folder.
     content
-        All of it.
+        The content.
     mode
-        Its permissions, of which the umask is taken.
+        The permissions before the umask applies.
 
     Raises
     ------
     OSError
-        It cannot be written, as where the disk is full: the file is named, and what was there before still is.
+        The file cannot be written, for example on a full disk. The old file is kept.
     """
     unfinished = path.with_name(path.name + ".partial")
     try:
-        # what another run left there may have other permissions
+        # a leftover of another run may have other permissions
         unfinished.unlink(missing_ok=True)
         try:
             with open(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:
@@ -34,10 +34,10 @@ def write_whole(path: Path, content: bytes | memoryview, mode: int = 0o666) -> N
                 os.fsync(file.fileno())
             os.replace(unfinished, path)
         except BaseException:
-            # on a full disk it is in the way of what could be written else
+            # frees space on a full disk
             unfinished.unlink(missing_ok=True)
             raise
-        # the new name itself lives in the folder
+        # makes the rename durable
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -48,12 +48,12 @@ def write_whole(path: Path, content: bytes | memoryview, mode: int = 0o666) -> N
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, and those above it that are not there, for their user alone: states and draws tell of data."""
+    """Create a folder and missing parents with mode 0o700, because states and draws reveal data."""
     for one in [*reversed(folder.parents), folder]:
         one.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a whole file for its user's eyes, in a folder that is made where there is none."""
+    """Write a file atomically with mode 0o600, and create its folder if missing."""
     make_private(path.parent)
     write_whole(path, content, mode=0o600)

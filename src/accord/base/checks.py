@@ -1,4 +1,4 @@
-"""Checks of numbers that several rooms share; each raises one clear error."""
+"""Checks of arguments that several packages share."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def whole_number(name: str, value: Any, low: int, high: float = np.inf) -> int:
 
 
 def whole_numbers(name: str, values: Any, low: int) -> int | tuple[int, ...]:
-    """The value, or each of several, as an int, or a `ValueError` if one is not a whole number >= low."""
+    """One value or several as ints, or a `ValueError` if one is not a whole number >= low."""
     if isinstance(values, Sequence) or np.ndim(values) > 0:
         return tuple(whole_number(name, value, low) for value in values)
     return whole_number(name, values, low)
 
 
 def one_an_agent(name: str, value: Any, num_agents: int) -> np.ndarray:
-    """One number, or one an agent, as an array of shape (agent,), or a `ValueError` for another shape."""
+    """One number, or one per agent, as an array of shape (agent,), or a `ValueError` for another shape."""
     array = np.asarray(value)
     if array.shape not in ((), (num_agents,)):
-        raise ValueError(f"{name} must be one number, or one an agent ({num_agents}), found shape {array.shape}")
+        raise ValueError(f"{name} must be one number, or one per agent ({num_agents}), found shape {array.shape}")
     return np.broadcast_to(array, (num_agents,))
 
 

@@ -1,4 +1,4 @@
-"""Random numbers of NumPy that are a pure function of a seed, what they are for, and an index."""
+"""NumPy generators keyed by a seed, a purpose and an index."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import numpy as np
 
 
 def generator(seed: int, purpose: str, index: int = 0) -> np.random.Generator:
-    """Random numbers by counter: the same on any machine, whatever was drawn before.
+    """A counter-based generator (Philox): the same numbers on any machine, independent of earlier draws.
 
     Parameters
     ----------
     seed
         From 0 to 2**64 - 1.
     purpose
-        What they are for, at most eight ASCII letters: no two purposes share a key.
+        At most eight ASCII letters, part of the key.
     index
-        Which of several sets of numbers, >= 0.
+        Number of the stream, >= 0.
     """
     key = np.array([seed, int.from_bytes(purpose.encode("ascii"), "big")], np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, index]))

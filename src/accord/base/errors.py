@@ -1,4 +1,4 @@
-"""Errors that several rooms of the house raise."""
+"""Exceptions that several packages raise, and error messages without private data."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-# Where code lies that is not the user's: this package, Python, and what is installed.
+# Folders whose code is not the user's: this package, the standard library and installed packages.
 _OTHERS = (Path(__file__).parents[1], *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")))
 
 
 class DivergenceError(ArithmeticError):
-    """Raised when a chain became non-finite; `run` holds what was drawn before.
+    """Raised when a chain becomes non-finite. `run` has the draws up to then.
 
     Parameters
     ----------
     message : str
-        What happened, with the bound on the step where one is known.
+        The error, with the bound on the step if known.
     agent : int
-        The first agent whose position is not finite.
+        The first agent with a non-finite position.
     round : int
-        The round in which that was seen, counted from 0.
+        The round of the non-finite position, from 0.
     run : Run, optional
-        Everything drawn before the round.
+        All earlier draws.
     """
 
     def __init__(self, message: str, *, agent: int, round: int, run: Any = None) -> None:
@@ -36,21 +36,21 @@ class DivergenceError(ArithmeticError):
         self.run = run
 
     def __reduce__(self) -> tuple[Callable[..., DivergenceError], tuple[Any, ...]]:
-        """Carry the keyword-only attributes too: the silo engine sends errors from process to process."""
+        """Pickle the keyword-only attributes too, because the silo engine sends errors between processes."""
         return partial(type(self), agent=self.agent, round=self.round, run=self.run), self.args
 
 
 class AgentLostError(RuntimeError):
-    """Raised where an agent is gone for good; `run` holds what was drawn before.
+    """Raised when an agent is lost for good. `run` has the draws up to then.
 
     Parameters
     ----------
     message : str
-        What happened.
+        The error.
     agent : int
-        Who is gone.
+        The lost agent.
     run : Run, optional
-        Everything drawn before, where there are draws.
+        All earlier draws, if any.
     """
 
     def __init__(self, message: str, *, agent: int, run: Any = None) -> None:
@@ -60,18 +60,18 @@ class AgentLostError(RuntimeError):
 
 
 class DataError(ValueError):
-    """Raised where an agent's data could not be read, or is asked for where it does not lie."""
+    """Raised when an agent's data cannot be read, or is requested at a site that does not have it."""
 
 
-def told(error: BaseException) -> str:
-    """What is told of an error that a function raised while it had somebody's rows before it.
+def safe_text(error: BaseException) -> str:
+    """Describe an error of a function that had access to rows, without quoting data.
 
-    Its text may quote a cell, so its kind is told, and the line of the user's code. A `DataError` quotes none, nor
-    does what an operating system says of a file.
+    The error's message may quote a cell. The description therefore has only the type and the line of the user's code,
+    except for a `DataError` and for the operating system's file errors, which quote no data.
 
     Examples
     --------
-    >>> told(FileNotFoundError(2, "No such file or directory", "north.csv"))
+    >>> safe_text(FileNotFoundError(2, "No such file or directory", "north.csv"))
     'FileNotFoundError: No such file or directory: north.csv'
     """
     if isinstance(error, DataError):
@@ -82,8 +82,8 @@ def told(error: BaseException) -> str:
     return f"{kind}{place_of(error)} (its text may quote data)"
 
 
-def has_own_words(error: BaseException) -> bool:
-    """Whether a `raise` in this package or in the user's code made an error, and not Python or somebody's library."""
+def is_deliberate(error: BaseException) -> bool:
+    """Whether a `raise` statement of accord or of the user raised the error, rather than Python or another library."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames or not (frames[-1].line or "").startswith("raise"):
         return False
@@ -93,18 +93,18 @@ def has_own_words(error: BaseException) -> bool:
 
 
 def explained(error: BaseException) -> str:
-    """An error of the user's code, in its own words where it has some, or as it is `told`."""
-    return f"{type(error).__name__}{place_of(error)}: {error}" if has_own_words(error) else told(error)
+    """Describe an error with its message if it is deliberate, else by `safe_text`."""
+    return f"{type(error).__name__}{place_of(error)}: {error}" if is_deliberate(error) else safe_text(error)
 
 
 @cache
 def is_users(filename: str) -> bool:
-    """Whether code of a file, or of a notebook's cell, is the user's, and not made by a library."""
+    """Whether a file or notebook cell is the user's code, rather than a library's or generated code."""
     return filename != "<string>" and not any(map(Path(filename).is_relative_to, _OTHERS))
 
 
 def place_of(error: BaseException) -> str:
-    """Where in the user's own code an error is, in words: " in FUNCTION, line 3 of FILE"; "" where it is in none."""
+    """The place of an error in the user's code, as " in FUNCTION, line 3 of FILE", or "" outside of it."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f" in line {error.lineno} of {error.filename}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -115,56 +115,46 @@ def place_of(error: BaseException) -> str:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that is spelled most like a name, or None where none is much like it.
+    """The choice with the spelling nearest to a name, or None if none is close.
 
     Examples
     --------
     >>> nearest("age", ["dose", "Age"])
     'Age'
     """
-    # compared without case, so that "Ring" finds "ring"
+    # case-insensitive
     lowered = {choice.lower(): choice for choice in choices}
     found = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
     return lowered[found[0]] if found else None
 
 
 def absent_error(name: str, why: str) -> AttributeError:
-    """Return the error for an attribute that this object does not have; Python suggests no other name beside it.
+    """An `AttributeError` for which Python suggests no similar name.
 
     Parameters
     ----------
     name : str
         The attribute.
     why : str
-        Why it is absent.
-
-    Returns
-    -------
-    AttributeError
-        To be raised by the caller.
+        The message.
     """
-    # without an object there are no names to suggest
+    # Python suggests the object's names, and there is no object
     return AttributeError(why, name=name, obj=None)
 
 
 def unknown_name_error(kind: str, name: object, choices: Iterable[str], meant: str | None = None) -> ValueError:
-    """Return the error for a name that is not among the choices, with the nearest right one.
+    """A `ValueError` for a name that is not among the choices, with a suggestion.
 
     Parameters
     ----------
     kind : str
-        What is being named, such as ``"network"``.
+        The kind of name, such as ``"network"``.
     name : object
-        What was found.
+        The unknown name.
     choices : iterable of str
-        The right names.
+        The valid names.
     meant : str, optional
-        The right name, where it is known; else the choice that is spelled most like `name`.
-
-    Returns
-    -------
-    ValueError
-        To be raised by the caller.
+        The name to suggest. None: the choice with the nearest spelling.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""One look for all figures: colours, sizes, and drawings within a page."""
+"""Shared style of figures, and figures as inline SVG in HTML pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from html import escape
 from typing import Any
 
-# Okabe and Ito's colours, which differ under every kind of colour blindness.
+# Colours of Okabe and Ito, distinguishable under every kind of colour blindness.
 COLORS = {
     "blue": "#0072B2",
     "vermillion": "#D55E00",
@@ -19,9 +19,11 @@ COLORS = {
     "orange": "#E69F00",
     "sky": "#56B4E9",
 }
-# Of lines and letters, and of those that stand back.
-INK, SOFT = "#222222", "#5c5c5c"
-# Within a page, whose letters are as large on any screen, a drawing is transparent and its colours are the page's.
+# Colour of lines and text.
+INK = "#222222"
+# Colour of secondary lines and text.
+SOFT = "#5c5c5c"
+# Matplotlib settings for figures in a page: transparent, with the page's font size.
 _LOOK: dict[Any, Any] = {
     "font.size": 8.5,
     "axes.titlesize": 9,
@@ -31,7 +33,7 @@ _LOOK: dict[Any, Any] = {
     "axes.spines.right": False,
     "legend.frameon": False,
     "legend.fontsize": 8,
-    # text as text and fixed ids: small files, the same for the same data
+    # text instead of paths, and deterministic ids
     "svg.fonttype": "none",
     "svg.hashsalt": "accord",
     "text.color": INK,
@@ -43,7 +45,7 @@ _LOOK: dict[Any, Any] = {
     "xtick.color": INK,
     "ytick.color": INK,
     "grid.color": SOFT,
-    # labels of parameters and sites are anybody's: a dollar is a dollar
+    # labels of parameters and sites may contain a dollar sign
     "text.parse_math": False,
 }
 _VARIABLES = {color.lower(): name for name, color in {**COLORS, "ink": INK, "soft": SOFT}.items()}
@@ -51,7 +53,7 @@ _NUMBERS = re.compile(r' (?:d|x|y|x1|y1|x2|y2|points|transform|width|height)="[^
 
 
 def require() -> None:
-    """Raise `ImportError` with what to do where matplotlib is missing."""
+    """Raise `ImportError` with the remedy if matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -59,7 +61,7 @@ def require() -> None:
 
 
 def axes(width: float, height: float) -> Any:
-    """Axes of a figure of their own, in inches, for a person to look at."""
+    """Axes of a new pyplot figure, width and height in inches."""
     require()
     import matplotlib.pyplot as plt
 
@@ -67,16 +69,16 @@ def axes(width: float, height: float) -> Any:
 
 
 def inline(draw: Callable[[Any], None], alt: str, width: float, height: float) -> str:
-    """A drawing as a part of a page: an SVG that names no other file, with the page's colours.
+    """A self-contained inline SVG with the page's colours.
 
     Parameters
     ----------
     draw
-        Draws upon the axes that it is given.
+        A function that draws on given axes.
     alt
-        What the drawing shows, for those who do not see it; of no other drawing in the page.
+        Alternative text, unique within the page.
     width, height
-        In inches of 96 pixels at the size of the page's letters.
+        Inches of 96 pixels.
     """
     require()
     import matplotlib as mpl
@@ -85,7 +87,7 @@ def inline(draw: Callable[[Any], None], alt: str, width: float, height: float) -
 
     file = io.StringIO()
     with mpl.rc_context(_LOOK), warnings.catch_warnings():
-        # letters that this machine's font lacks are drawn by the reader's
+        # the reader's browser has its own fonts
         warnings.filterwarnings("ignore", "Glyph ")
         drawn = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(drawn)
@@ -95,22 +97,21 @@ def inline(draw: Callable[[Any], None], alt: str, width: float, height: float) -
 
 
 def _within_page(svg: str, alt: str, width: float) -> str:
-    """What matplotlib wrote, without its head and its names of other files, and with names of its own."""
+    """Matplotlib's SVG without header, metadata and style, with ids that are unique within the page."""
     body = svg[svg.index("<svg") :]
     box = re.search(r'viewBox="([^"]*)"', body)
     assert box is not None
     inner = body[body.index(">") + 1 : body.rindex("</svg>")]
     inner = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", inner, flags=re.DOTALL)
-    # ids must be different in all drawings of a page
     own = hashlib.sha256(alt.encode()).hexdigest()[:8]
-    # what stands between tags is anybody's text, and stays
+    # text between tags may be any label and stays unchanged
     inner = re.sub(r"<[^>]*>", lambda tag: _tag(tag[0], own), inner)
     inner = re.sub(r"\n\s*", "\n", inner).strip()
     return f'<svg role="img" aria-label="{escape(alt)}" viewBox="{box[1]}" width="{96 * width:.0f}">{inner}</svg>'
 
 
 def _tag(tag: str, own: str) -> str:
-    """A tag of a drawing whose ids begin with `own`: short numbers, and letters and colours of the page."""
+    """The tag with ids prefixed by `own`, rounded numbers, and the page's font and colours."""
     tag = re.sub(r' id="(?:figure|axes|patch|text|line2d|matplotlib\.axis|xtick|ytick|legend)[^"]*"', "", tag)
     tag = re.sub(r' id="([^"]+)"', rf' id="{own}-\1"', tag).replace("url(#", f"url(#{own}-")
     tag = tag.replace(' xlink:href="#', f' href="#{own}-')

@@ -1,4 +1,4 @@
-"""A Gaussian law: what exact posteriors, laws of methods and random initial positions are given as."""
+"""Gaussian distributions, for exact posteriors, laws of methods and random initial positions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Gaussian:
     mean
         Shape (dim,), or a number for dim = 1.
     cov
-        Shape (dim, dim), symmetric positive semi-definite; a number, or a vector of variances, is a diagonal.
+        Shape (dim, dim), symmetric positive semi-definite. A number or a vector of variances makes a diagonal.
 
     Raises
     ------
@@ -60,6 +60,6 @@ class Gaussian:
         return np.sqrt(np.clip(np.diag(self.cov), 0.0, None))
 
     def factor(self) -> np.ndarray:
-        """A matrix R, shape (dim, dim), with R R' = cov; exists for singular covariances too."""
+        """A matrix R, shape (dim, dim), with R R' = cov, also for singular covariances."""
         values, vectors = np.linalg.eigh(self.cov)
         return vectors * np.sqrt(np.clip(values, 0.0, None))

@@ -1,4 +1,4 @@
-"""Functions that a user hands over, each an object of its own, by which JAX keeps what it compiled."""
+"""Wrappers that give each user function its own entry in JAX's compilation cache."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .pytree import pytree
 
 
 class Given:
-    """A user's function, equal to no other object.
+    """A user's function, compared by identity.
 
-    JAX keeps compiled programs by function, with the variables that a function closes over as constants. Every
-    `Posterior`, schedule and network wraps its functions anew, so that it gets programs with the present values.
+    JAX caches compiled programs by function, with closure variables as constants. Every `Posterior`, schedule and
+    network therefore creates a new wrapper, so that its programs use the current values.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -29,13 +29,13 @@ class Given:
 
 
 def given(function: Callable[..., Any]) -> Partial:
-    """The function as a pytree: a bare one wrapped anew, a `Partial` as it is, whose programs are shared."""
+    """A plain function in a new wrapper, as a `Partial`. A `Partial` is returned unchanged and shares its programs."""
     return function if isinstance(function, Partial) else Partial(Given(function))
 
 
 @pytree
 class Schedule:
-    """A user's function of the round, which must be pure."""
+    """A user's pure function of the round."""
 
     function: Partial
 

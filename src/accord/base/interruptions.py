@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, heard between two chunks of rounds, or between two parts of a sum."""
+"""Handling of Ctrl-C and SIGTERM between two chunks of rounds or two parts of a sum."""
 
 from __future__ import annotations
 
@@ -14,106 +14,106 @@ from types import FrameType
 from .progress import current
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_NOTICE = "Ctrl-C was heard: it ends after this step, and at once when pressed again"
+_NOTICE = "Ctrl-C received: stopping after this step. Press Ctrl-C again to stop at once"
 
 
 @dataclass
-class _Heard:
-    """Whether Ctrl-C was pressed, whether `let_through` is to raise it, and whether the first one only counts."""
+class _Interrupt:
+    """State of the interrupt handling in one context."""
 
-    outer: _Heard | None = None
+    outer: _Interrupt | None = None
     pressed: bool = False
-    due: bool = False
-    held: bool = False
+    due: bool = False  # `let_through` raises
+    held: bool = False  # the first interrupt is recorded but not raised
 
     def was_pressed(self) -> bool:
         return self.pressed
 
 
-_HEARD: ContextVar[_Heard | None] = ContextVar("interruption", default=None)
+_CURRENT: ContextVar[_Interrupt | None] = ContextVar("interruption", default=None)
 
 
 @contextlib.contextmanager
 def interruptions(anywhere: bool = False) -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed, or SIGTERM came, which a job is ended by: a run and all its processes can stop then.
+    """Record Ctrl-C and SIGTERM, so that a run and its processes can stop between two chunks.
 
-    A second one does not wait for that. An interrupt that is raised at once may meet a callback of a library, which
-    prints it and goes on.
+    Yields a function that returns whether a signal arrived. A second signal raises `KeyboardInterrupt` at once. The
+    first does not, because a library callback may swallow the exception.
 
     Parameters
     ----------
     anywhere
-        Whether `let_through` raises the first one, once.
+        Whether the next `let_through` raises `KeyboardInterrupt` after the first signal.
     """
     let_through()
-    heard = _Heard(_HEARD.get())
+    interrupt = _Interrupt(_CURRENT.get())
 
     def note(number: int, frame: FrameType | None) -> None:
-        if heard.pressed:
+        if interrupt.pressed:
             raise KeyboardInterrupt
-        heard.pressed, heard.due = True, anywhere and not heard.held
+        interrupt.pressed, interrupt.due = True, anywhere and not interrupt.held
 
-    token = _HEARD.set(heard)
+    token = _CURRENT.set(interrupt)
     try:
-        with _handled(note, _SIGNALS), _answered():
-            yield heard.was_pressed
+        with _handled(note, _SIGNALS), _acknowledged():
+            yield interrupt.was_pressed
     finally:
-        _HEARD.reset(token)
-        if heard.outer is not None:
-            heard.outer.pressed |= heard.pressed
+        _CURRENT.reset(token)
+        if interrupt.outer is not None:
+            interrupt.outer.pressed |= interrupt.pressed
 
 
 def hold() -> None:
-    """Let what is under way end first, up to the end of `terminations`: from here on a second interrupt is raised."""
-    heard = _HEARD.get()
-    while heard is not None:
-        heard.held, heard = True, heard.outer
+    """Record the next interrupt without raising it, until the end of `terminations`. A second interrupt raises."""
+    interrupt = _CURRENT.get()
+    while interrupt is not None:
+        interrupt.held, interrupt = True, interrupt.outer
 
 
 def let_through() -> None:
-    """Raise the `KeyboardInterrupt` that is due, if one is: long work calls it where it can be left."""
-    heard = _HEARD.get()
-    if heard is not None and heard.due:
-        heard.due = False
+    """Raise `KeyboardInterrupt` if one is due. Long computations call this at points where they can stop."""
+    interrupt = _CURRENT.get()
+    if interrupt is not None and interrupt.due:
+        interrupt.due = False
         raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
 def terminations() -> Iterator[Callable[[], bool]]:
-    """Let SIGTERM be as Ctrl-C where no rounds run, so that what a run has begun is ended and cleared away.
+    """Treat SIGTERM like Ctrl-C outside of rounds, so that a run cleans up after itself.
 
-    Yields whether one came. Both end it at once, until `hold`. Where a callback of a library swallows that, as one of
-    JAX does now and then, `let_through` does it again. A handler that somebody has chosen stays, and so does that of an
-    outer one.
+    Yields a function that returns whether a signal arrived. Before `hold`, a signal raises `KeyboardInterrupt` at once.
+    If a library callback swallows the exception, as a callback of JAX sometimes does, `let_through` raises it again.
+    Custom signal handlers and the handlers of an outer `terminations` stay in place.
     """
-    heard = _HEARD.get()
-    if heard is not None:
-        yield heard.was_pressed
+    interrupt = _CURRENT.get()
+    if interrupt is not None:
+        yield interrupt.was_pressed
         return
-    heard = _Heard()
+    interrupt = _Interrupt()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if heard.held and not heard.pressed:
-            heard.pressed = True
+        if interrupt.held and not interrupt.pressed:
+            interrupt.pressed = True
             if (shown := current()) is not None:
-                # the interrupted code may hold the lock of the display
+                # a thread, because the interrupted code may hold the display's lock
                 threading.Thread(target=shown.notice, args=(_NOTICE,), daemon=True).start()
             return
-        heard.pressed = heard.due = True
+        interrupt.pressed = interrupt.due = True
         raise KeyboardInterrupt
 
     usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
-    token = _HEARD.set(heard)
+    token = _CURRENT.set(interrupt)
     try:
         with _handled(stop, tuple(number for number, one in usual.items() if signal.getsignal(number) is one)):
-            yield heard.was_pressed
+            yield interrupt.was_pressed
     finally:
-        _HEARD.reset(token)
+        _CURRENT.reset(token)
 
 
 @contextlib.contextmanager
-def _answered() -> Iterator[None]:
-    """Say at once that Ctrl-C was heard: Python's own handlers wait until a compiled program or a compiler returns."""
+def _acknowledged() -> Iterator[None]:
+    """Show a notice at once on Ctrl-C. Python's signal handlers wait until compiled code returns."""
     shown = current()
     if shown is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -127,7 +127,7 @@ def _answered() -> Iterator[None]:
             if found[0] in _SIGNALS:
                 shown.notice(_NOTICE)
             if before >= 0:
-                # an event loop, such as a notebook's, has other signals to hear
+                # pass the signal on to an event loop, such as a notebook's
                 with contextlib.suppress(OSError):
                     os.write(before, found)
 
@@ -144,7 +144,7 @@ def _answered() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None], signals: tuple[signal.Signals, ...]) -> Iterator[None]:
-    """Handle signals while the context lasts; only the main thread of a program can."""
+    """Install a signal handler for the context. Only the main thread can."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -153,5 +153,5 @@ def _handled(handler: Callable[[int, FrameType | None], None], signals: tuple[si
         yield
     finally:
         for number, one in before.items():
-            # None is a handler that was not made by Python
+            # None: the handler was not installed from Python
             signal.signal(number, signal.SIG_DFL if one is None else one)

@@ -1,4 +1,4 @@
-"""Pages of HTML that need no other file: one style for all of them, for screens in light and dark and for paper."""
+"""Self-contained HTML pages with one style for light and dark screens and for print."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-# Colours are variables, so that drawings within the page, which name them, follow it into the dark.
+# Colours are CSS variables, which inline figures share, so that they follow the dark mode.
 STYLE = """
 :root { color-scheme: light dark; --ink: #222; --soft: #5c5c5c; --line: #d5d5d5; --ground: #fff; --raised: #f5f6f7;
   --good: #006b4e; --bad: #a34700; --blue: #0072b2; --vermillion: #c65500; --green: #00835f; --purple: #a8598a;
@@ -25,35 +25,36 @@ figure { margin: 1rem 0; } figcaption, .soft { color: var(--soft); font-size: 14
 table { border-collapse: collapse; font-size: 14px; margin: 1rem 0; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid var(--line); }
 th { vertical-align: bottom; }
-td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-td.holds { color: var(--good); white-space: nowrap; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; } td.number { white-space: nowrap; }
+td.holds { color: var(--good); } .holds, .short { white-space: nowrap; }
 td.fails { color: var(--bad); font-weight: 600; white-space: nowrap; }
 .wide { overflow-x: auto; } .wide table { margin-top: .3rem; }
 p, li, dd, figcaption { max-width: 52rem; }
 .verdict { border-left: .4rem solid var(--good); background: var(--raised); padding: .6rem 1rem; margin: 1rem 0; }
-.verdict.bad { border-color: var(--bad); }
+.verdict.bad { border-color: var(--bad); } .verdict.open { border-color: var(--soft); }
 nav { font-size: 14px; } nav a { margin-right: .8rem; white-space: nowrap; }
 dt { font-weight: 600; } dd { margin: 0 0 .5rem 1.5rem; }
-@media screen and (max-width: 32rem) { table { font-size: 12.5px; } th, td { padding: .25rem .2rem; }
-  th.number { white-space: normal; } }
+@media screen and (max-width: 32rem) { table { font-size: 12.5px; } th, td { padding: .25rem .4rem; } }
 @page { size: A4; margin: 15mm; }
-@media print { .drawings svg { max-width: 48%; } .small svg { max-width: 31%; }
+@media print { .drawings { display: block; } .drawings svg { max-width: 48%; } .small svg { max-width: 31%; }
   body { font-size: 10.5pt; max-width: none; margin: 0; padding: 0; } nav { display: none; }
-  h2, h3 { break-after: avoid; } figure, tr, .verdict { break-inside: avoid; } .wide { overflow: visible; }
+  h1, h2, h3, dt { break-after: avoid; } figure, svg, tr, li, .verdict { break-inside: avoid; }
+  figure:has(svg:nth-of-type(13)) { break-inside: auto; } figcaption { break-before: avoid; }
+  thead { display: table-header-group; } .wide { overflow: visible; }
   table, figcaption, .soft { font-size: 9pt; } th, td { padding: .15rem .35rem; } }
 """
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: its text, and the class of its look."""
+    """A table cell: its text and its CSS class."""
 
     text: str
     look: str = ""
 
 
 def number(text: str) -> Cell:
-    """A cell with a number."""
+    """A right-aligned cell."""
     return Cell(text, "number")
 
 
@@ -67,16 +68,16 @@ def bullets(texts: Iterable[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ul>"
 
 
-def table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
-    """A table of texts and `Cell`s, which scrolls by itself where it is wider than the screen; heads may all be ""."""
-    titles = [*head]
-    lines = [_row("th", titles)] if any(titles) else []
-    lines += [_row("td", row) for row in rows]
-    return f'<div class="wide"><table>{"".join(lines)}</table></div>'
+def table(headings: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    """A table of texts and `Cell`s that scrolls horizontally if it is too wide. Without titles it has no header."""
+    titles = [*headings]
+    head = f"<thead>{_row('th', titles)}</thead>" if any(titles) else ""
+    lines = "".join(_row("td", row) for row in rows)
+    return f'<div class="wide"><table>{head}<tbody>{lines}</tbody></table></div>'
 
 
 def document(title: str, body: str, heading: str | None = None) -> str:
-    """A whole page; `heading` stands above the body where it is not the title."""
+    """A whole page. `heading` replaces the title above the body."""
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'

@@ -1,7 +1,7 @@
-"""What long work says of itself: the stage that it is at, what of it is done, seconds gone and seconds left.
+"""Progress display: the current stage, its completed share, elapsed and remaining time.
 
-On a terminal this is one line that moves, in a notebook one that changes, and elsewhere, as in a log file, a line every
-ten seconds. Whoever does a part of the work says so by `stage` and `step`, wherever it is called from.
+The display is an animated line in a terminal, an updated line in a notebook, and a line every ten seconds elsewhere,
+as in a log file. Any function reports progress through `stage` and `step`.
 """
 
 from __future__ import annotations
@@ -25,28 +25,31 @@ from rich.text import Text
 
 from .text import human_seconds
 
-# Seconds between two lines of a log, and between two looks of a notebook.
-_LOG_EVERY, _NOTEBOOK_EVERY = 10.0, 0.5
-# Lines of news that fit below the line.
+# Seconds between two lines of a log.
+_LOG_EVERY = 10.0
+# Seconds between two updates in a notebook.
+_NOTEBOOK_EVERY = 0.5
+# Largest number of news lines.
 _MOST_LINES = 24
-# What is left is said once a stage has gone on for so many seconds, and so large a part of it is done.
-_SECONDS, _PART = 0.5, 0.02
-
-
-# What JAX says when it hands a program to the compiler, and when that has made it.
-_BEGUN, _MADE = "/jax/core/compile/jaxpr_to_mlir_module_duration", "/jax/core/compile/backend_compile_duration"
+# Seconds of a stage before its remaining time is shown.
+_SECONDS = 0.5
+# Completed share of a stage before its remaining time is shown.
+_PART = 0.02
+# JAX's event before the compilation of a program.
+_BEGUN = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+# JAX's event after the compilation of a program.
+_MADE = "/jax/core/compile/backend_compile_duration"
 
 
 class _Compiler:
-    """Whether a program is being compiled, as JAX says; it is asked from the first line on that is shown."""
+    """Whether JAX is compiling a program, from its monitoring events since the first display."""
 
-    is_heard = is_busy = False
+    is_listening = is_busy = False
 
-    def hear(self) -> None:
-        """Listen from now on."""
-        if not self.is_heard:
+    def listen(self) -> None:
+        if not self.is_listening:
             jax.monitoring.register_event_duration_secs_listener(self._note)
-        self.is_heard = True
+        self.is_listening = True
 
     def _note(self, event: str, duration_secs: float, **more: str | int) -> None:
         if event in (_BEGUN, _MADE):
@@ -57,34 +60,34 @@ _compiler = _Compiler()
 
 
 def current() -> Progress | None:
-    """The line that is shown now, or None."""
+    """The current progress display, or None."""
     return _CURRENT.get()
 
 
 def stage(text: str) -> None:
-    """Say what is being done now, if anybody shows it."""
+    """Begin a stage of the current progress display, if any."""
     if (shown := _CURRENT.get()) is not None:
-        shown.say(text)
+        shown.begin(text)
 
 
 def step(done: float, total: float) -> None:
-    """Say how much of the stage is done, if anybody shows it."""
+    """Update the completed share of the stage, if there is a progress display."""
     if (shown := _CURRENT.get()) is not None:
         shown.advance(done, total)
 
 
 class Progress:
-    """What is being done, shown on standard error; a context manager.
+    """A progress display on standard error; a context manager.
 
-    One within another says its stages there.
+    A nested `Progress` forwards its stages to the outer one.
 
     Parameters
     ----------
     title
-        What the line begins with.
+        Start of the line.
     show
-        Whether to show it; None shows it on a terminal and in a notebook at once, elsewhere after ten seconds, unless
-        the environment has ACCORD_PROGRESS=off.
+        Whether to show the display. None: show it unless the environment has ACCORD_PROGRESS=off. The line appears at
+        once in a terminal and a notebook, elsewhere after ten seconds.
     """
 
     def __init__(self, title: str, show: bool | None = None) -> None:
@@ -105,7 +108,7 @@ class Progress:
         self._token = _CURRENT.set(self)
         if self._show and self._outer is None:
             self._sink = _sink()(self)
-            _compiler.hear()
+            _compiler.listen()
         self._sink.start()
         return self
 
@@ -116,27 +119,27 @@ class Progress:
         _CURRENT.reset(self._token)
         self._sink.stop()
 
-    def say(self, text: str) -> None:
-        """Say what is being done now: a new stage."""
+    def begin(self, text: str) -> None:
+        """Begin a stage."""
         self._stage, self._detail, self._stage_began = text, "", time.monotonic()
-        # a program that could not be compiled is never made
+        # a failed compilation sends no final event
         _compiler.is_busy = False
         self._done = self._total = 0.0
         if self._outer is not None and self._show:
-            self._outer.say(f"{self.title}: {text}")
+            self._outer.begin(f"{self.title}: {text}")
 
     def advance(self, done: float, total: float, detail: str = "") -> None:
-        """Say how much of the stage is done, and what else there is to say of it."""
+        """Update the completed share of the stage and the detail beside it."""
         self._done, self._total, self._detail = done, total, detail
         if self._outer is not None and self._show:
             self._outer.advance(done, total, detail)
 
     def news(self, lines: list[str]) -> None:
-        """Show lines below, in place of those there."""
+        """Replace the lines below the progress line."""
         self._news = lines
 
     def notice(self, text: str) -> None:
-        """Say something at once that stays to the end; any thread may."""
+        """Show a text at once and until the end. Thread-safe."""
         (self if self._outer is None else self._outer)._note(text)
 
     def _note(self, text: str) -> None:
@@ -145,28 +148,28 @@ class Progress:
 
     @property
     def part(self) -> float | None:
-        """The part of the stage that is done, 0 to 1; None where nobody knows."""
+        """The completed share of the stage, 0 to 1, or None if unknown."""
         return min(1.0, self._done / self._total) if self._total > 0 else None
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the stage is over, if it goes on as it did; None where that cannot be told yet."""
+        """Estimated seconds until the end of the stage, or None if unknown."""
         gone = time.monotonic() - self._stage_began
         if self.part is None or gone < _SECONDS or self.part < _PART:
             return None
         return gone * (1.0 - self.part) / self.part
 
     def text(self) -> str:
-        """All of it in a line."""
-        said = ": ".join(filter(None, (self.title, self._stage)))
+        """The progress line."""
+        head = ": ".join(filter(None, (self.title, self._stage)))
         part = "" if self.part is None else f"{100 * self.part:.0f}%"
         left = "" if self.seconds_left is None else f"{human_seconds(self.seconds_left)} left"
         gone = human_seconds(time.monotonic() - self._began)
         compiling = "compiling" if _compiler.is_busy else ""
-        return ", ".join(filter(None, (said, self._detail, compiling, part, gone, left)))
+        return ", ".join(filter(None, (head, self._detail, compiling, part, gone, left)))
 
     def lines(self) -> list[str]:
-        """What is shown below."""
+        """The notice and the news lines below the progress line."""
         hidden = len(self._news) - _MOST_LINES
         news = [*self._news[:_MOST_LINES], f"and {hidden} more"] if hidden > 0 else self._news
         return [self._notice, *news] if self._notice else news
@@ -175,20 +178,20 @@ class Progress:
 _CURRENT: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
 
-# --- where it is shown ---
+# --- displays ---
 
 
 class _Sink(Protocol):
-    """Shows what a `Progress` says, from start to stop."""
+    """A display of a `Progress`."""
 
     def start(self) -> None:
-        """Begin."""
+        """Open the display."""
 
     def show(self) -> None:
-        """Show what is new now."""
+        """Refresh the display now."""
 
     def stop(self) -> None:
-        """End, with what was said last."""
+        """Close the display."""
 
 
 class _Nowhere:
@@ -203,7 +206,7 @@ class _Nowhere:
 
 
 class _Terminal:
-    """A line that moves by itself, also while nothing is said; it is gone at the end."""
+    """An animated line that disappears at the end."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress, self._spinner = progress, Spinner("dots")
@@ -230,7 +233,7 @@ class _Terminal:
 
 
 class _Ticker:
-    """Tells it again and again, from a thread: one that works may hear nobody for long."""
+    """A display refreshed by a thread, because the main thread may be busy in compiled code."""
 
     every: float
 
@@ -257,13 +260,21 @@ class _Log(_Ticker):
     """A line every ten seconds."""
 
     every = _LOG_EVERY
+    _begun = False
 
     def show(self) -> None:
+        self._begun = True
         print(self.progress.text(), *self.progress.lines(), sep="\n", file=sys.stderr, flush=True)
+
+    def stop(self) -> None:
+        super().stop()
+        # a last line, except in the log of short work
+        if self._begun:
+            self.show()
 
 
 class _Notebook(_Ticker):
-    """A line below the cell, which needs no widgets."""
+    """A line below the cell, without widgets."""
 
     every = _NOTEBOOK_EVERY
 
@@ -282,12 +293,13 @@ class _Notebook(_Ticker):
         self._handle.update(self._whole())
 
     def stop(self) -> None:
+        from IPython.display import Pretty
+
         super().stop()
-        self.show()
+        self._handle.update(Pretty(""))
 
 
 def _sink() -> Callable[[Progress], _Sink]:
-    """What shows it here."""
     if _in_notebook():
         return _Notebook
     return _Terminal if sys.stderr.isatty() else _Log
@@ -296,5 +308,5 @@ def _sink() -> Callable[[Progress], _Sink]:
 def _in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    # a terminal's IPython has none
+    # IPython in a terminal has no kernel
     return getattr(shell, "kernel", None) is not None

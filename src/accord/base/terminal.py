@@ -1,4 +1,4 @@
-"""Standard output for people and programs."""
+"""Standard output in a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -8,22 +8,19 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column, Table
 
-# More columns than any line needs: what another program reads is neither folded nor cut.
+# Width outside of a terminal, where lines are neither folded nor cut.
 _ENDLESS = 100_000
-# Columns that the text of a table is left with, at least, beside numbers that are kept whole.
+# Smallest width of a text column beside `no_wrap` columns.
 _LEAST_TEXT = 12
 
 
 def console() -> Console:
-    """A console on standard output that shows text as it is, on lines without end where that is no terminal."""
+    """A console on standard output without markup, and without line folding outside of a terminal."""
     return Console(width=None if sys.stdout.isatty() else _ENDLESS, markup=False, emoji=False, highlight=False)
 
 
 def folded(table: Table, width: int) -> Table:
-    """The table with columns that fold what is too long for them, so that Rich cuts nothing.
-
-    Columns that are marked `no_wrap`, such as numbers, are kept whole where the others have room beside them.
-    """
+    """The table with folding columns, so that Rich cuts no text. `no_wrap` columns do not fold if they fit."""
     whole = fits(table, width)
     for column in table.columns:
         column.overflow = "fold"
@@ -32,7 +29,7 @@ def folded(table: Table, width: int) -> Table:
 
 
 def fits(table: Table, width: int) -> bool:
-    """Whether columns that are marked `no_wrap` can be kept whole."""
+    """Whether the `no_wrap` columns fit beside the others."""
     _, right, _, left = table.padding
     widths = [_width(column) if column.no_wrap else min(_width(column), _LEAST_TEXT) for column in table.columns]
     return sum(widths) + len(widths) * (left + right) <= width

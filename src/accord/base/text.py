@@ -1,4 +1,4 @@
-"""Small texts: the version, numbers of things, bytes, seconds."""
+"""The version, and counts, bytes and seconds as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 
 
 def counted(count: int, noun: str) -> str:
-    """So many things: "1 parameter", "2,000 draws"."""
+    """A count with its noun: "1 parameter", "2,000 draws"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
@@ -34,9 +34,9 @@ def human_seconds(seconds: float) -> str:
 
 
 def no_formula(cell: Any) -> Any:
-    """A cell of a CSV file: a text that a spreadsheet would run as a formula begins with a single quote."""
+    """A CSV cell, with a leading single quote if a spreadsheet would run the text as a formula."""
     if not isinstance(cell, str):
         return cell
-    # the csv module does not quote a carriage return, which would begin another line
+    # the csv module does not quote a carriage return, which would start a new line
     text = cell.replace("\r\n", "\n").replace("\r", "\n")
     return f"'{text}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else text

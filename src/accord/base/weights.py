@@ -1,4 +1,4 @@
-"""Importance weights given by their logarithms, and weighted moments."""
+"""Importance weights from their logarithms, weighted moments and quantiles."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import numpy as np
 
 
 def of_mean_one(log_weight: np.ndarray) -> np.ndarray:
-    """Weights of mean one, shape (point,), from their logarithms up to a constant."""
+    """Weights with mean one, shape (point,), from their logarithms up to a constant."""
     w = np.exp(log_weight - log_weight.max())
     return w / w.mean()
 
 
 def effective(log_weight: np.ndarray) -> float:
-    """Effective draws: the number of independent draws with the same error (Kish)."""
+    """Kish's effective sample size."""
     w = of_mean_one(log_weight)
     return float(w.sum() ** 2 / np.square(w).sum())
 
 
 def moments(values: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean (number,) and covariance (number, number) of weighted values (point, number), weights of any sum."""
+    """Mean (number,) and covariance (number, number) of values (point, number) with unnormalised weights."""
     share = weight / weight.sum()
     mean = share @ values
     apart = values - mean
@@ -28,7 +28,7 @@ def moments(values: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def quantiles(values: np.ndarray, weight: np.ndarray, shares: Sequence[float]) -> np.ndarray:
-    """Quantiles of weighted values (point, dim), one row a share: the least value with as much weight up to it."""
+    """Weighted quantiles of values (point, dim), shape (share, dim), without interpolation."""
     found = np.empty((len(shares), values.shape[1]))
     for d in range(values.shape[1]):
         order = np.argsort(values[:, d], kind="stable")

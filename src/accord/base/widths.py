@@ -1,8 +1,8 @@
-"""Arrays of NumPy that users' functions close over, in single and in double precision.
+"""NumPy arrays as closure variables of users' functions, in single and in double precision.
 
-JAX keeps such an array in the float width of its first trace, as long as a program uses it. A trace in the other width
-then fails with an error about dtypes (JAX 0.10.1 to 0.12.0). So accord clears JAX's caches when a function with such
-arrays is traced in another width than the last one.
+JAX caches such an array in the float width of its first trace as long as a program uses it. A trace in the other width
+then fails with a dtype error (JAX 0.10.1 to 0.12.0). accord therefore clears JAX's caches when a function with such
+arrays is traced in a new width.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class _Width:
-    """The float width of the last trace of a function that closes over arrays; None if users may have made others."""
+    """The float width of the last trace of a function that closes over arrays, or None if unknown."""
 
     is_wide: bool | None = None
 
@@ -38,12 +38,12 @@ _width = _Width()
 
 
 def in_doubles(work: Callable[[], T]) -> T:
-    """What `work` returns in double precision; tried again if JAX may have kept arrays in single precision."""
+    """The result of `work` in double precision, with a retry after clearing caches of single-precision arrays."""
     with jax.enable_x64(True):
         try:
             return work()
         except Exception:
-            # the error keeps arrays alive until this block ends
+            # the retry is outside of this block, because the exception keeps arrays alive
             pass
         _width.is_wide = None
         _width.enter(is_wide=True)
@@ -51,7 +51,7 @@ def in_doubles(work: Callable[[], T]) -> T:
 
 
 class _InWidth:
-    """A function that closes over arrays; equal where the function is."""
+    """A function that closes over arrays, compared by the function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -72,27 +72,27 @@ class _InWidth:
 
 
 def in_either_width(function: Partial, *arguments: PyTree) -> Partial:
-    """The function, so that it may be traced in both float widths; arguments may be `jax.ShapeDtypeStruct`."""
+    """Make a function traceable in both float widths. Arguments may be `jax.ShapeDtypeStruct`."""
     if isinstance(function.func, _InWidth):
         return function
-    # numbers that are bound to the function are arguments of the trace
+    # bound arguments of the Partial are arguments of the trace
     trace = jax.make_jaxpr(lambda function, *arguments: function(*arguments))
     try:
         found = in_doubles(lambda: trace(function, *arguments))
-    except Exception:  # whatever users' code raises: it runs in single precision only
+    except Exception:  # user code that fails in double precision runs in single precision only
         return function
     arrays = [array for array in _constants(found) if isinstance(array, np.ndarray) and array.ndim > 0]
     floats = [array for array in arrays if array.dtype.kind == "f"]
     if not floats:
         return function
-    # what is in single precision may be left of another trace
+    # single-precision arrays may stem from an earlier trace
     known = _width.is_wide is not False and all(array.dtype.itemsize == 8 for array in floats)
     _width.is_wide = True if known else None
     return Partial(_InWidth(function.func), *function.args, **function.keywords)
 
 
 def _constants(value: Any) -> Iterator[Any]:
-    """The constants of a trace and of all traces within it."""
+    """The constants of a jaxpr and of all nested jaxprs."""
     if isinstance(value, ClosedJaxpr):
         yield from value.consts
         value = value.jaxpr

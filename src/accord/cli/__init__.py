@@ -16,8 +16,7 @@ def start() -> None:
     try:
         app()
     except SystemExit as end:
-        # a compilation that Ctrl-C left goes on in a thread of JAX, and crashes when Python frees JAX at exit; and JAX
-        # aborts where it takes leave of processes that are gone
+        # skip JAX's shutdown: it crashes during a compilation that Ctrl-C interrupted, and aborts if processes are lost
         if isinstance(end.code, int) and (end.code == 130 or (end.code and _is_one_of_several())):
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
@@ -26,7 +25,7 @@ def start() -> None:
 
 
 def _is_one_of_several() -> bool:
-    """Whether JAX still knows other processes."""
+    """Whether JAX is connected to other processes."""
     import jax
 
     return jax.distributed.is_initialized()

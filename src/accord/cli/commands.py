@@ -1,4 +1,4 @@
-"""The command line: `accord run`, `describe`, `plan`, `demo`, `flower`; it calls the library."""
+"""The command line: `accord run`, `describe`, `plan`, `demo` and `flower`."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 
 _HEADINGS = {"ess": "ESS", "rhat": "R-hat"}
 _FORMATS = {"ess": ".0f", "rhat": ".3f"}
+# Width of the posterior table in a pipe.
+_PIPE = 100
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Draw samples of one Bayesian posterior from data that stays with its owners.",
+    help="Draw samples from one Bayesian posterior of data that stays with its owners.",
 )
 
 
@@ -58,42 +60,43 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Draw samples of one Bayesian posterior from data that stays with its owners."""
+    """Draw samples from one Bayesian posterior of data that stays with its owners."""
 
 
 @app.command()
 def run(
-    config: Annotated[Path, typer.Argument(help="A TOML file with the sections data, model, network, method and run.")],
-    output: Annotated[Path | None, typer.Option(help="Folder for the results, instead of the file's.")] = None,
+    config: Annotated[Path, typer.Argument(help="TOML file with the sections data, model, network, method and run.")],
+    output: Annotated[Path | None, typer.Option(help="Folder for results. By default, run.output of the file.")] = None,
     engine: Annotated[
         str | None,
-        typer.Option(help="local (one device), mesh (all devices that JAX sees) or silo (a process an agent)."),
+        typer.Option(help="In place of run.engine: local, mesh (all JAX devices) or silo (one process per agent)."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Folder to keep the run in while it runs: the same command takes it up again.")
+        Path | None, typer.Option(help="Folder for checkpoints. The same command resumes an interrupted run from it.")
     ] = None,
     coordinator: Annotated[
-        str | None, typer.Option(help="HOST:PORT where process 0 of several meets the others; engine mesh.")
+        str | None, typer.Option(help="HOST:PORT of process 0, if several processes run this command.")
     ] = None,
-    num_processes: Annotated[int | None, typer.Option(help="How many processes run this command.")] = None,
-    process_id: Annotated[int | None, typer.Option(help="Which of them this one is, from 0.")] = None,
+    num_processes: Annotated[int | None, typer.Option(help="Number of processes that run this command.")] = None,
+    process_id: Annotated[int | None, typer.Option(help="Number of this process, from 0.")] = None,
     distributed: Annotated[
-        bool, typer.Option("--distributed", help="Take these three from the cluster (SLURM, Open MPI, ...).")
+        bool,
+        typer.Option("--distributed", help="Get the three options above from the cluster (SLURM, Open MPI, ...)."),
     ] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds that processes wait for one another at the start.")] = 60.0,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the other processes at the start.")] = 60.0,
     heartbeat: Annotated[float, typer.Option(help="Seconds of silence after which a process counts as lost.")] = 20.0,
-    report: Annotated[bool, typer.Option("--report", help="Write report.html too, a page that shows it all.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Also write report.html, with plots and checks.")] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the files of another run in the output folder.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no tables.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress bar and no tables.")] = False,
 ) -> None:
-    """Sample the posterior of your own files, print its table, and write run.nc and summary.csv."""
+    """Draw from the posterior of a TOML file, print a summary, and write run.nc and summary.csv."""
     with users_errors() as warned, terminations() as interrupted:
         from . import config as configs
 
         if report:
-            # what is missing is said before anything is drawn
+            # a missing package is an error before sampling
             figures.require()
 
         several = distributed or (coordinator, num_processes, process_id) != (None, None, None)
@@ -104,14 +107,14 @@ def run(
                     job = configs.load(config, output, engine, checkpoint)
                 if several and job.engine != "mesh":
                     raise ValueError(f"several processes need the engine 'mesh', found {job.engine!r}")
-                # one process speaks and writes for all
+                # only process 0 prints and writes
                 first, quiet = number == 0, quiet or number != 0
-                # as it is read: it may be another one when the draws are there
+                # the bytes that were read, as the file may change during the run
                 files = Place(job, config.read_bytes(), with_report=report, overwrite=overwrite, warned=warned)
                 done = files.claim() if first else None
                 if done is not None and several:
                     raise ValueError(
-                        f"the output folder {job.output} holds this run, finished: --overwrite draws it anew"
+                        f"the output folder {job.output} holds this finished run: add --overwrite to repeat it"
                     )
                 if not quiet:
                     console().print(job.title)
@@ -119,10 +122,10 @@ def run(
         except DivergenceError as error:
             if error.run is not None and first:
                 folder, _ = files.write(error.run)
-                print(f"the draws before it are in {folder / 'run.nc'}", file=sys.stderr)
+                print(f"the draws before the error are in {folder / 'run.nc'}", file=sys.stderr)
             raise
         if first:
-            with Progress("looking at the draws", False if quiet else None):
+            with Progress("checking the draws", False if quiet else None):
                 folder, table = files.write(drawn) if done is None else (job.output, done.summary(job.sites))
                 again = [] if done is None else files.complete(done, table)
         if not quiet:
@@ -131,15 +134,15 @@ def run(
                 changed = (
                     f"wrote {' and '.join(again)} again in {folder}" if again else f"nothing in {folder} was changed"
                 )
-                print(f"finished before: {changed}; --overwrite draws it anew")
+                print(f"this run was finished before: {changed}. Add --overwrite to repeat it")
             else:
                 print(f"wrote {folder / 'run.nc'} and {folder / 'summary.csv'}")
             if "local" in drawn.settings:
-                print(f"each agent has its own latents at its site, in {drawn.settings['local']}")
+                print(f"each agent stored its own latents at its site, in {drawn.settings['local']}")
         if first and report and (done is None or not (folder / REPORT).exists()):
-            # several processes have parted by now, and each has some rows only
-            asked = (None, None) if several or job.network is None else (job.post, job.network)
-            page = write_report(drawn, folder / REPORT, *asked, engine=job.builder)
+            # several processes are disconnected by now, and each has only some of the rows
+            problem = (None, None) if several or job.network is None else (job.post, job.network)
+            page = write_report(drawn, folder / REPORT, *problem, engine=job.builder)
             if not quiet:
                 print(f"wrote {page}")
         if done is None and (interrupted() or drawn.settings.get("interrupted")):
@@ -150,10 +153,10 @@ def run(
 
 @app.command()
 def describe(
-    config: Annotated[Path, typer.Argument(help="A TOML file with the section data; the others may be there.")],
-    output: Annotated[Path | None, typer.Option(help="Write what was told to this JSON file too.")] = None,
+    config: Annotated[Path, typer.Argument(help="TOML file with the section data. Other sections are optional.")],
+    output: Annotated[Path | None, typer.Option(help="Also write the summaries to this JSON file.")] = None,
 ) -> None:
-    """Say what the sites' columns hold, by site and together: rows, missing cells, mean, sd, quantiles, levels."""
+    """Summarise the columns of all sites: rows, missing cells, means, standard deviations, quantiles and levels."""
     with users_errors():
         from . import config as configs
         from .describe import blocks
@@ -163,7 +166,7 @@ def describe(
         for table in blocks(agreed):
             shown.print(folded(table, shown.width))
             shown.print()
-        shown.print('Counts such as "< 3" and dashes are where the floors of a site hide a number.', style="dim")
+        shown.print('The floors of a site hide numbers: these are shown as "< 3", "hidden" or "-".', style="dim")
         if output is not None:
             output.write_text(agreed.to_json(), encoding="utf-8")
 
@@ -171,28 +174,28 @@ def describe(
 @app.command()
 def plan(
     config: Annotated[
-        Path, typer.Argument(help="A TOML file with the sections data, model and network; its method joins the rest.")
+        Path, typer.Argument(help="TOML file with the sections data, model and network. Its method is compared too.")
     ],
     tolerance: Annotated[
         float,
         typer.Option(
-            help="Largest error of any agent's mean and sd, in posterior standard deviations; a tenth of it is allowed "
-            "in the forecast, which is for the Gaussian nearest to the posterior."
+            help="Largest error of any agent's mean and sd, in posterior standard deviations. The forecast uses a "
+            "Gaussian approximation, so it must stay within a tenth of this."
         ),
     ] = 0.05,
     cost: Annotated[
-        str, typer.Option(help="What methods are compared by: exchanges, bytes_sent, gradient_rows or rounds.")
+        str, typer.Option(help="Cost to compare: exchanges, bytes_sent, gradient_rows or rounds.")
     ] = "exchanges",
-    draws: Annotated[int, typer.Option(help="Effective draws of each chain that costs are for.")] = 1000,
-    chains: Annotated[int, typer.Option(help="Chains, which run side by side.")] = 4,
+    draws: Annotated[int, typer.Option(help="Effective draws per chain for which to forecast the cost.")] = 1000,
+    chains: Annotated[int, typer.Option(help="Number of chains.")] = 4,
     only: Annotated[
-        list[str] | None, typer.Option(help="Look at this method only, or at module:Class; may be given several times.")
+        list[str] | None, typer.Option(help="Compare only this method, a name or module:Class. May be repeated.")
     ] = None,
-    table: Annotated[Path | None, typer.Option(help="Write every setting that was tried to this CSV file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write bias against bytes to this file (.png, .svg, .pdf).")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No spinner and no table.")] = False,
+    table: Annotated[Path | None, typer.Option(help="Write all evaluated settings to this CSV file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot bias against bytes to this file (.png, .svg, .pdf).")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no table.")] = False,
 ) -> None:
-    """Say what each method would be worth on your posterior and network, and what it would cost, before any runs."""
+    """Forecast the accuracy and cost of each method on your posterior and network, without running it."""
     with users_errors():
         from ..sampling.planning import every_method
         from ..sampling.planning import plan as planned
@@ -211,7 +214,7 @@ def plan(
         methods = [method for method in methods if not only or type(method).__name__ in only]
         methods += configs.tunable_methods(outside, config.parent)
         if sampler is not None and (is_complete(sampler) or type(sampler).__name__ not in known):
-            # a method without numbers may be there already
+            # the file's method may be in the list already
             methods += [sampler] if repr(sampler) not in map(repr, methods) else []
         progress = False if quiet else None
         found = planned(
@@ -229,8 +232,8 @@ def plan(
 
 
 @app.command()
-def demo(seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0) -> None:
-    """Compare four methods on real data split over ten agents with a pooled reference."""
+def demo(seed: Annotated[int, typer.Option(help="Random seed, a whole number >= 0.")] = 0) -> None:
+    """Compare methods on real data, split over ten agents, with NUTS on the pooled data."""
     with users_errors():
         from . import demo as demonstration
 
@@ -241,20 +244,20 @@ def demo(seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0) -> N
 def _among(
     coordinator: str | None, num_processes: int | None, process_id: int | None, timeout: float, heartbeat: float
 ) -> Iterator[int]:
-    """Run as one of several processes; which one is it."""
+    """Join the processes of a mesh run. Yields the number of this process."""
     from ..engines import processes
 
     errors = sys.stderr.fileno()
     sys.stdout, sys.stderr = _kept(sys.stdout), _kept(sys.stderr)
     member = processes.join(coordinator, num_processes, process_id, timeout=timeout, heartbeat=heartbeat)
-    # what JAX's libraries say of errors later is worth reading
+    # standard error again receives errors of JAX's libraries
     os.dup2(sys.stderr.fileno(), errors)
     with member as joined:
         yield joined.process_id
 
 
 def _kept(stream: TextIO) -> TextIO:
-    """A stream for what is printed here alone: JAX's libraries report their connections on the old one."""
+    """A duplicate of a stream for accord's own output. The original is redirected to the null device for JAX."""
     stream.flush()
     own = os.dup(stream.fileno())
     with open(os.devnull, "wb") as nowhere:
@@ -263,15 +266,18 @@ def _kept(stream: TextIO) -> TextIO:
 
 
 def _report(drawn: Run, summary: pd.DataFrame) -> None:
-    """Print the posterior, the average beside the worst agent or above it, and what the run cost."""
-    shown = console()
+    """Print the posterior table, notes and costs. Blocks of the summary are stacked if they do not fit side by side."""
+    from ..results.table import Table as Summary
+
+    shown, summary = console(), Summary(summary).shown
+    width = shown.width if sys.stdout.isatty() else _PIPE
     table = _posterior(summary)
     blocks = list(dict.fromkeys(block for block, _ in summary.columns))
-    if len(blocks) == 1 or fits(table, shown.width):
-        shown.print(folded(table, shown.width))
+    if len(blocks) == 1 or fits(table, width):
+        shown.print(folded(table, width), width=width)
     else:
         for block in blocks:
-            shown.print(folded(_posterior(summary[[block]]), shown.width))
+            shown.print(folded(_posterior(summary[[block]]), width), width=width)
     for note in notes_of(drawn):
         shown.print(note, style="dim")
     shown.print(_cost(drawn), style="dim italic")
@@ -279,7 +285,8 @@ def _report(drawn: Run, summary: pd.DataFrame) -> None:
 
 def _posterior(summary: pd.DataFrame) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("average" if "average" in summary else "")
+    first = summary.columns[0][0]
+    table.add_column("" if first == WORST[0] else first)
     for block, name in summary.columns:
         named = (block, name) == WORST
         table.add_column(
@@ -289,7 +296,7 @@ def _posterior(summary: pd.DataFrame) -> Table:
             no_wrap=not named,
         )
     for parameter, row in summary.iterrows():
-        # as many decimals as show two digits of the sd
+        # two significant digits of the sd
         sd = row[summary.columns[0][0], "sd"]
         decimals = int(np.clip(1 - np.floor(np.log10(sd)), 0, 8)) if sd > 0 else 3
         cells = [str(v) if c == WORST else format(v, _FORMATS.get(c[1], f".{decimals}f")) for c, v in row.items()]
@@ -303,11 +310,11 @@ def _cost(drawn: Run) -> str:
         certified = "certified" if drawn.certificate.holds else "not certified"
         return (
             f"{drawn.settings['method'].split('(')[0]}, {certified}: {traffic.sums:,} sums, {traffic.exchanges:,} "
-            f"exchanges in {drawn.seconds:.1f} s; an agent sent at most {human_bytes(int(traffic.bytes_sent.max()))}"
+            f"exchanges in {drawn.seconds:.1f} s, at most {human_bytes(int(traffic.bytes_sent.max()))} sent by an agent"
         )
     chains = drawn.average.shape[0]
     most = chains * int(traffic.bytes_sent.max())
     return (
-        f"{traffic.rounds:,} rounds in {drawn.seconds:.1f} s; an agent sent at most {human_bytes(most)} "
-        f"over {chains} chains; consensus error {drawn.statistics['consensus_error'].mean():.3g}"
+        f"{traffic.rounds:,} rounds in {drawn.seconds:.1f} s, at most {human_bytes(most)} sent by an agent "
+        f"over {chains} chains, consensus error {drawn.statistics['consensus_error'].mean():.3g}"
     )

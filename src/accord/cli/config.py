@@ -1,4 +1,4 @@
-"""A TOML file into a job: data, model, network, method, run."""
+"""Read the TOML file of a run: sections data, model, network, method and run."""
 
 from __future__ import annotations
 
@@ -49,34 +49,33 @@ ONE_SHOT_OPTIONS = ("draws", "chains", "seed")
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """All that `accord run` needs.
+    """A run, ready to be drawn.
 
     Parameters
     ----------
     title
-        What will be done, in a line.
+        Description of the run, one line.
     draw
-        Does it: `draw(progress=...)`.
+        `draw(progress=...)` samples.
     sites
         Names of the agents.
     output
-        The folder for results.
+        Folder for results.
     engine
-        The engine's name.
+        Name of the engine.
     draws
-        How many draws a chain will have.
+        Number of draws per chain.
     has_checkpoint
-        Whether the run is kept in a folder while it runs.
+        Whether the run has a checkpoint folder.
     agreed
-        What the sites of a study agreed on.
+        Summaries that the sites of a study share.
     inputs
-        What identifies the run apart from its configuration, by name: `inputs(key)`, with digests under a key of the
-        rows and of the user's modules.
-        None where rows are read elsewhere.
+        `inputs(key)` identifies the run apart from its configuration: values by name, with digests of rows and of the
+        user's modules under a key. None for rows at remote sites.
     sds
-        By column, what it was divided by before the model was given it.
+        For each standardised column, the standard deviation that it was divided by.
     post, network, builder
-        What the run is sampled with; the network is None where every shard is sampled alone.
+        Posterior, network and engine of the run. The network is None if shards are sampled separately.
     """
 
     title: str
@@ -105,20 +104,20 @@ def load(
     Parameters
     ----------
     path
-        The file; the paths in it are relative to its folder.
+        The file. Paths in it are relative to its folder.
     output
-        A folder for results instead of the file's `run.output`.
+        Folder for results, in place of `run.output`.
     engine
-        An engine instead of the file's `run.engine`.
+        Engine, in place of `run.engine`.
     checkpoint
-        A folder for checkpoints instead of the file's `run.checkpoint`.
+        Folder for checkpoints, in place of `run.checkpoint`.
 
     Raises
     ------
     FileNotFoundError
-        There is no such file, or none that it names.
+        The file, or a file that it names, does not exist.
     ValueError
-        The file is no TOML, lacks a section or key, or holds an unknown name (the nearest right one is said).
+        The file is not TOML, lacks a section or key, or has an unknown name. The message has the nearest known name.
     """
     path = Path(path)
     document, one_shot = _read_document(path, SECTIONS)
@@ -175,44 +174,44 @@ def load(
 
 
 def load_problem(path: str | Path) -> tuple[Posterior, Network, Sampler | None]:
-    """Read what `accord plan` needs of a TOML file: the posterior, the network and the method if one is named.
+    """Read the posterior, the network and the optional method of a TOML file, for `accord plan`.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        As `load` does; or the method combines draws of shards, so that nothing runs on a network.
+        As `load` does, or the method combines draws of separate shards and needs no network.
     """
     path = Path(path)
     document, one_shot = _read_document(path, SECTIONS[:3])
     if one_shot:
-        raise ValueError(f"{document['method']['name']} samples every shard alone: there is nothing to plan")
+        raise ValueError(f"{document['method']['name']} samples each shard separately: there is nothing to plan")
     _, posterior = read_problem(document, path.parent)
     network = _build_network(dict(document["network"]), posterior.num_agents)
     return posterior, network, _named_method(document, path.parent)
 
 
 def load_description(path: str | Path) -> data.Agreed:
-    """Read what `accord describe` needs of a TOML file, and ask the sites.
+    """Summarise the columns that a TOML file names, for `accord describe`.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        As `load` does; or the data is not that of sites: it is shared out by a rule, or read elsewhere.
+        As `load` does, or the data has no sites here: a rule splits it, or sites read it remotely.
     """
     path = Path(path)
     document, _ = _read_document(path, SECTIONS[:1])
     section = dict(document["data"])
     for key in ("split", "at_sites"):
         if section.pop(key, False):
-            raise ValueError(f"[data] with {key} cannot be described: give files, one a site, or file and site")
+            raise ValueError(f"[data] with {key} cannot be described: give files, one per site, or file and site")
     model = document["model"] if isinstance(document.get("model"), dict) else {}
-    # a matrix has a target, where a formula names its response
+    # without a formula, the data section has the arguments of `Study.matrix`
     functions = (data.study,) if "formula" in model else (data.study, data.Study.matrix)
     known = {key for function in functions for key in inspect.signature(function).parameters if key != "self"}
     require_known("key of [data] for a study", section, sorted(known))
     for function in functions:
         require_types("[data]", section, function)
-    # what is done with the columns is no matter here
+    # drop arguments that `describe` does not have
     others = known - set(inspect.signature(data.describe).parameters)
     rest = {key: section.pop(key) for key in others if key in section}
     missing, agents = rest.get("missing", "error"), rest.get("agents")
@@ -227,19 +226,19 @@ def load_description(path: str | Path) -> data.Agreed:
 
 
 def _columns_of_model(model: Mapping[str, Any], missing: str) -> list[str]:
-    """The columns that a formula and the keys beside it name, in the order of the text."""
+    """The columns that a formula and the keys beside it name, in order of appearance."""
     formula = model["formula"]
     names = sorted(columns_of_formula(formula), key=lambda name: (formula.find(name), name))
     return in_files([*names, *columns_beside(model)], missing)
 
 
 def method_class(name: str, folder: Path) -> type[Sampler]:
-    """The method of a name: one of `accord.samplers`, or "module:Class"; modules beside the config file are found.
+    """A method by name: a class of `accord.samplers`, or "module:Class" from a module that may be in `folder`.
 
     Raises
     ------
     ValueError
-        There is none of that name, its module cannot be imported, or it is no subclass of `accord.Sampler`.
+        The name is unknown, its module cannot be imported, or the class is no subclass of `accord.Sampler`.
     """
     if ":" not in name:
         if name not in METHODS:
@@ -252,12 +251,12 @@ def method_class(name: str, folder: Path) -> type[Sampler]:
 
 
 def tunable_methods(names: Iterable[str], folder: Path) -> list[Sampler]:
-    """Methods to plan, without hyper-parameters, with every noise that they have a meaning for.
+    """Methods without hyper-parameters, one for each noise that a class supports.
 
     Raises
     ------
     ValueError
-        As `method_class` does; or a method does not inherit from `Tunable`, so that nobody can choose its step.
+        As `method_class` does, or a class does not inherit from `Tunable`.
     """
     classes = {name: method_class(name, folder) for name in names}
     for name, cls in classes.items():
@@ -267,18 +266,18 @@ def tunable_methods(names: Iterable[str], folder: Path) -> list[Sampler]:
 
 
 def _read_document(path: Path, needed: Iterable[str]) -> tuple[dict[str, Any], bool]:
-    """The file's sections, and whether its method combines draws of shards."""
+    """The sections of a file, and whether its method combines draws of separate shards."""
     if not path.is_file():
         raise FileNotFoundError(f"no such config file: {path}")
     text = ""
     try:
-        # some editors begin a file with a byte order mark
+        # some editors write a byte order mark
         text = path.read_text(encoding="utf-8-sig")
         document = tomllib.loads(text)
     except RecursionError:
-        raise ValueError(f"{path} is not valid TOML: it has too many brackets in brackets") from None
+        raise ValueError(f"{path} is not valid TOML: its brackets are nested too deeply") from None
     except ValueError as error:
-        # of TOML, of UTF-8, or of numbers of too many digits
+        # invalid TOML, invalid UTF-8, or a number with too many digits
         raise ValueError(f"{path} is not valid TOML: {error}{_key_of(text, str(error))}") from error
     require_known("section", document, (*SECTIONS, *OPTIONAL_SECTIONS))
     method = document.get("method", {})
@@ -286,14 +285,14 @@ def _read_document(path: Path, needed: Iterable[str]) -> tuple[dict[str, Any], b
         raise ValueError(f"[method] must be a section, found {method!r}")
     one_shot = method.get("name") in list(ONE_SHOT)
     for section in needed:
-        # draws of shards that are combined once need no network
+        # one-shot methods need no network
         if not isinstance(document.get(section), dict) and not (one_shot and section == "network"):
             raise ValueError(f"{path} must have a [{section}] section")
     return document, one_shot
 
 
 def _key_of(text: str, message: str) -> str:
-    """The key that an error of TOML is about, in words, from the line that its message names."""
+    """The key in the line of a TOML error, as text for a message."""
     place = re.search(r"at line (\d+)", message)
     lines = text.splitlines()[: int(place[1])] if place else []
     key = re.match(r"\s*([^=\[#]+?)\s*=", lines[-1]) if lines else None
@@ -304,7 +303,7 @@ def _key_of(text: str, message: str) -> str:
 
 
 def _named_method(document: dict[str, Any], folder: Path) -> Sampler | None:
-    """The method of [method]; None where there is no such section, so that a plan chooses one."""
+    """The method of [method], or None without that section, which leaves the choice to accord."""
     return _build_method(dict(document["method"]), folder) if "method" in document else None
 
 
@@ -313,20 +312,20 @@ def _over_network(
 ) -> tuple[str, Callable[..., Run]]:
     walking = {key: run.pop(key) for key in WALKING_OPTIONS if key in run}
     method = _with_options(sampler, walking)
-    name = "what accord chooses" if sampler is None else type(sampler).__name__
+    name = "the default method" if sampler is None else type(sampler).__name__
     title = f"{posterior!r} on {network!r} by {name}"
     return title, partial(sample, posterior, network, method, **run)
 
 
 def _with_options(method: Sampler | BySums | None, options: dict[str, Any]) -> Sampler | BySums | Rounds | None:
-    """The method with the options of [run] that only methods that walk have; without a method, one is planned."""
+    """The method with options of [run] for methods with rounds. Options without a method need a planned method."""
     if not options:
         return method
     if isinstance(method, BySums):
         key, value = next(iter(options.items()))
         raise ValueError(
-            f"{key} in [run] is for methods that walk from round to round, and {type(method).__name__} has no rounds; "
-            f"leave it out (found {value!r})"
+            f"{key} in [run] is for methods with rounds, which {type(method).__name__} does not have: remove it "
+            f"(found {value!r})"
         )
     return Rounds(method, **options)
 
@@ -345,7 +344,7 @@ def _inputs(
 
 
 def _modules(folder: Path, document: Mapping[str, Any]) -> dict[str, Path]:
-    """Files of the user's modules by name: those that a document names, and all that were imported from its folder."""
+    """Files of the user's modules by name: modules that a document names, and modules imported from its folder."""
     sections = (document.get(section, {}) for section in ("model", "method"))
     named = {str(section.get("name")).partition(":")[0] for section in sections}
     files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
@@ -357,7 +356,7 @@ def _modules(folder: Path, document: Mapping[str, Any]) -> dict[str, Path]:
 
 
 def _build_engine(run: dict[str, Any], silo: Any) -> Builder:
-    """The engine that [run] and [silo] describe, whose options are taken out of [run]."""
+    """The engine of [run] and [silo]. Its options are removed from `run`."""
     name, options = run.get("engine", "local"), {key: run.pop(key) for key in ENGINE_OPTIONS if key in run}
     if name not in ENGINES:
         raise unknown_name_error("engine", name, ENGINES)
@@ -384,14 +383,14 @@ def _one_shot(posterior: Posterior, document: dict[str, Any], run: dict[str, Any
     require_known(f"number of {name}", options, known[1:])
 
     def draw(progress: bool | None = None) -> Run:
-        with Progress(f"{name}: sampling every shard alone", progress):
+        with Progress(f"{name}: sampling each shard separately", progress):
             return ONE_SHOT[name](posterior, **run, **options)
 
-    return f"{posterior!r}, each shard alone, by {name}", draw
+    return f"{posterior!r}, each shard separately, by {name}", draw
 
 
 def _check_options(run: dict[str, Any]) -> None:
-    """Refuse bad options before any data is read; `sample` checks them again for callers from Python."""
+    """Check options before data is read. `sample` checks them again."""
     for name, least in (("draws", 1), ("burn_in", 0), ("thin", 1), ("chains", 1), ("checkpoint_every", 1)):
         if name in run:
             whole_number(f"{name} in [run]", run[name], least)
@@ -405,7 +404,7 @@ def _build_network(section: dict[str, Any], num_agents: int) -> Network:
     if links is None:
         return network
     if not isinstance(links, dict):
-        raise ValueError(f"links in [network] must be a table, as {{loss = 0.1}}, found {links!r}")
+        raise ValueError(f"links in [network] must be a table such as {{loss = 0.1}}, found {links!r}")
     require_types("links of [network]", links, Network.links)
     return call("links of [network]", network.links, **links)
 

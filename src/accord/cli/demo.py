@@ -1,4 +1,4 @@
-"""The main job on real data: what is drawn without numbers, and by methods of the papers, beside a pooled reference."""
+"""The demo: the default method and published methods on real data, compared with NUTS on the pooled data."""
 
 from __future__ import annotations
 
@@ -22,20 +22,18 @@ from ..tuning.warmup import warm_up
 
 AGENTS = 10
 CHAINS = 24
-# Draws of each chain, about.
+# Approximate number of draws per chain.
 _DRAWS = 1000
 RHO = 2.5
-# An agent's error bars are called right within these: of its sd as a ratio, of its mean in posterior sds.
+# Largest error of an agent's sd, relative to the reference.
 SD_TOLERANCE = 0.1
+# Largest error of an agent's mean, in posterior sds.
 MEAN_TOLERANCE = 0.1
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A method of the table (None: accord's own choice), with as many rounds as its slowest direction needs.
-
-    A method without rounds has none.
-    """
+    """A method of the table, None for the default, with its number of rounds, 0 for methods without rounds."""
 
     label: str
     sampler: Sampler | None
@@ -43,20 +41,19 @@ class Entry:
     rounds: int = 0
 
     def run(self) -> tuple[Rounds | None, int]:
-        """The method with its rounds, of which about a thousand are draws, and how many draws."""
+        """The method with about a thousand draws, and the number of draws."""
         if self.sampler is None:
             return None, _DRAWS
         thin = max(1, self.rounds // _DRAWS)
         return Rounds(self.sampler, burn_in=self.burn_in, thin=thin), self.rounds // thin
 
 
-# All of them move in whitened coordinates: in those of the data the papers' methods would take many times the rounds.
-# The published form of D-ADMMS needs no precision to be seen as wrong.
+# In the coordinates of the data, the published methods would need many times the rounds: all run in whitened ones.
 ENTRIES = (
     Entry("nothing given", None),
     Entry("GT-BAOAB, no numbers given", GTBAOAB(), 200, 3_000),
     Entry("DE-SGLD", DESGLD(step_size=0.2), 1_000, 10_000),
-    # its bias is that of the step: at 0.012 a mean is a tenth of its sd off
+    # the bias grows with the step: at 0.012, a mean is off by a tenth of its sd
     Entry("GT-DULA", GTDULA(step_size=0.008, consensus_step=0.4, tracking_step=0.4), 1_000, 16_000),
     Entry("GT-DULA, common noise", GTDULA(0.008, 0.4, 0.4, noise="common"), 1_000, 48_000),
     Entry("D-ADMMS as published", DADMMS(RHO, calibration="published"), 200, 800),
@@ -77,11 +74,11 @@ class Row:
     mean_error
         Largest distance of an agent's posterior mean from the reference's, in its sds.
     exchanges
-        Exchanges that had to follow one another, warm-up included.
+        Sequential exchanges, including warm-up.
     bytes_sent
-        Bytes that each agent sent, over all chains and in warm-up.
+        Bytes sent by each agent over all chains, including warm-up.
     seconds
-        Wall seconds, compilation included.
+        Wall-clock seconds, including compilation.
     """
 
     label: str
@@ -94,7 +91,7 @@ class Row:
 
     @property
     def trusted(self) -> bool:
-        """Whether every agent's error bars are right within the tolerances."""
+        """Whether the sds and means of all agents are within the tolerances."""
         return (
             self.sd_low >= 1 - SD_TOLERANCE and self.sd_high <= 1 + SD_TOLERANCE and self.mean_error <= MEAN_TOLERANCE
         )
@@ -103,13 +100,13 @@ class Row:
 def breast_cancer(agents: int = AGENTS) -> Posterior:
     """Logistic regression on scikit-learn's breast-cancer data, split over agents by the mean radius of the tumour.
 
-    All 30 features, standardised, and an intercept; prior variance 1; 569 rows. The first agent holds the
-    smallest tumours, the last one the largest: some agents see one label only.
+    The model has all 30 features, standardised, an intercept, and prior variance 1. Of the 569 rows, the first agent
+    has the smallest tumours and the last one the largest, so that some agents see one label only.
     """
     try:
         from sklearn.datasets import load_breast_cancer
     except ImportError as error:
-        raise ImportError("the demo's data comes with scikit-learn: pip install 'accord[demo]'") from error
+        raise ImportError("the data of the demo needs scikit-learn: pip install 'accord[demo]'") from error
     bunch = load_breast_cancer()
     columns = [str(name) for name in bunch.feature_names]
     X = bunch.data
@@ -131,15 +128,15 @@ def compare(
     seed: int = 0,
     progress: bool | None = None,
 ) -> list[Row]:
-    """Run methods and compare every agent's draws with reference draws of shape (..., dim)."""
+    """Run methods and compare the draws of each agent with reference draws, shape (..., dim)."""
     flat = reference.reshape(-1, post.dim).astype(np.float64)
     mean, sd = flat.mean(axis=0), flat.std(axis=0)
-    # one warm-up serves all methods whose numbers are given
+    # shared warm-up of methods with given numbers
     warmup = warm_up(post, network)
     placed = post.transformed(warmup.coordinates)
     rows = []
     for entry in entries:
-        # what chooses its own numbers whitens too
+        # methods without given numbers whiten by themselves
         given = entry.sampler is not None and is_complete(entry.sampler)
         method, draws = entry.run()
         run = sample(
@@ -148,7 +145,7 @@ def compare(
         kept = run.draws.astype(np.float64)
         ratio = kept.std(axis=(0, 1)) / sd
         error = np.abs(kept.mean(axis=(0, 1)) - mean) / sd
-        # a run that walks counts each chain's own, and with them the warm-up that it began with
+        # methods with rounds count the bytes of one chain, with their own warm-up
         before = warmup.spent
         own = run.traffic.bytes_sent - (0 if given else before.bytes_sent)
         sent = chains * own + before.bytes_sent if entry.rounds else run.traffic.bytes_sent
@@ -158,14 +155,14 @@ def compare(
 
 
 def main(seed: int = 0) -> None:
-    """Print the table and what it shows."""
+    """Print the table and its findings."""
     shown = console()
     require_blackjax("the demo")
     post, network = breast_cancer(), Network.ring(AGENTS)
     shown.print(
-        f"Breast-cancer data, {post.sizes.sum()} rows, logistic regression with {post.dim} parameters; "
-        f"{AGENTS} agents on a ring, split by tumour size.\nReference: NUTS on the pooled data. Methods that "
-        "walk run in coordinates that the agents whiten together first; what that sends is counted.",
+        f"Breast-cancer data, {post.sizes.sum()} rows, logistic regression with {post.dim} parameters, "
+        f"{AGENTS} agents on a ring, split by tumour size.\nReference: NUTS on the pooled data. Methods with "
+        "rounds run in whitened coordinates, and the bytes for whitening are counted.",
     )
     reference = nuts(post, draws=2000, warmup=1000, chains=4, seed=seed)
     rows = compare(post, network, ENTRIES, reference, seed=seed)
@@ -188,7 +185,7 @@ def main(seed: int = 0) -> None:
     shown.print(
         "sd / reference: an agent's posterior sd over the pooled one, smallest .. largest over agents and parameters. "
         "mean error: the largest distance of an agent's mean from the pooled one, in pooled sds. "
-        f"exchanges: those that had to follow one another. sent: bytes that each agent sent for all {CHAINS} chains.",
+        f"exchanges: sequential exchanges. sent: bytes that each agent sent for all {CHAINS} chains.",
         style="dim",
     )
     for line in findings(rows, network):
@@ -196,25 +193,25 @@ def main(seed: int = 0) -> None:
 
 
 def findings(rows: list[Row], network: Network) -> list[str]:
-    """The table's findings in words, from its numbers."""
+    """The findings of the table as sentences."""
     by_label = {row.label: row for row in rows}
     chosen, walking, sgld, tracking, tracked, published, calibrated = (by_label[entry.label] for entry in ENTRIES)
     trusted = [row.label for row in rows if row.trusted]
     temperature = network.max_degree / (2 * RHO)
-    wide = f"{tracking.sd_high:.2f} times too wide; noise common to all agents leaves {tracked.sd_high:.2f}"
+    wide = f"{tracking.sd_high:.2f} times too wide. Noise common to all agents leaves {tracked.sd_high:.2f}"
     return [
         f"trust: every agent's sd within {SD_TOLERANCE:.0%} and mean within {MEAN_TOLERANCE} sd of the reference: "
         + (", ".join(trusted) if trusted else "none of them")
         + ".",
-        f"Nothing given: the whole posterior in some sums over the network, {walking.exchanges / chosen.exchanges:.0f} "
-        f"times fewer exchanges than the method that walks with its numbers left out, sds of {chosen.sd_low:.2f} to "
-        f"{chosen.sd_high:.2f}, means within {chosen.mean_error:.2f} sd, and every agent has the same draws.",
+        f"Nothing given: the default method uses sums over the network, {walking.exchanges / chosen.exchanges:.0f} "
+        f"times fewer exchanges than GT-BAOAB with no numbers given. All agents have the same draws, with sds of "
+        f"{chosen.sd_low:.2f} to {chosen.sd_high:.2f} and means within {chosen.mean_error:.2f} sd.",
         f"DE-SGLD: the agents' gradients differ, which pulls their means apart, by up to {sgld.mean_error:.2f} sd.",
-        f"GT-DULA tracks the average gradient (mean error {tracking.mean_error:.2f} sd), but noise of its own "
+        f"GT-DULA tracks the average gradient (mean error {tracking.mean_error:.2f} sd), but independent noise "
         f"makes an agent's sd up to {wide}.",
         f"D-ADMMS as published has the temperature degree / (2 rho) = {temperature:.2f} on a ring instead of 1: its "
-        f"sds are as small as {published.sd_low:.2f} of the truth.",
+        f"sds are only {published.sd_low:.2f} of the reference.",
         f"Calibrated, with common noise, the same method has sds of {calibrated.sd_low:.2f} to "
         f"{calibrated.sd_high:.2f} and means within {calibrated.mean_error:.2f} sd.",
-        "The price of common noise: the agents know each other's noise, so it hides nothing of their gradients.",
+        "The price of common noise: the agents know each other's noise, so it does not hide their gradients.",
     ]

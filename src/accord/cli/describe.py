@@ -1,4 +1,4 @@
-"""What `accord describe` shows: each column by site and together, as far as floors let it."""
+"""Tables of `accord describe`: the summary of each column, by site and pooled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 from ..data.summaries import QUANTILES, Agreed, Column
 
 TOGETHER = "together"
-# The headings of what is told of a column beside its site.
+# Headings of the summaries of a column, by kind.
 _HEADINGS = {
     "number": ("missing", "mean", "sd", *(f"{share:.0%}" for share in QUANTILES)),
     "yes-no": ("missing", "share of 1"),
@@ -20,7 +20,7 @@ _HEADINGS = {
 
 
 def blocks(agreed: Agreed) -> Iterator[Table]:
-    """The tables, one for the rows and one a column of the data."""
+    """One table for the numbers of rows, and one for each column."""
     rows = _table("rows", ("rows",))
     for site, count in [*zip(agreed.sites, agreed.rows, strict=True), (TOGETHER, sum(agreed.rows))]:
         rows.add_row(site, f"{count:,}")
@@ -43,11 +43,11 @@ def _table(title: str, headings: Sequence[str]) -> Table:
 
 
 def _cells(column: Column) -> list[str]:
-    """What is told of a column, in the order of its headings; a dash for what a floor hides."""
+    """The summary of a column, in the order of its headings. A dash stands for a number that a floor hides."""
     missing = str(column.missing)
     if column.kind == "factor":
         levels = [f"{level} {count}" for level, count in column.levels]
-        levels += [f"{column.unnamed} more with too few rows to be named"] if column.unnamed else []
+        levels += [f"{column.unnamed} more that are too rare to be named"] if column.unnamed else []
         return [missing, ", ".join(levels)]
     if column.kind == "group":
         return [missing]
@@ -58,8 +58,8 @@ def _cells(column: Column) -> list[str]:
 
 
 def _numbers(sd: float | None, *values: float | None) -> list[str]:
-    """Numbers with as many decimals as show three digits of the standard deviation."""
+    """Numbers with three significant digits of the standard deviation."""
     decimals = int(np.clip(2 - np.floor(np.log10(sd)), 0, 6)) if sd and np.isfinite(sd) else 3
     form = f".{decimals}f" if all(abs(value or 0.0) < 1e9 for value in values) else ".4g"
-    # z: what rounds to zero has no sign
+    # z: no sign for rounded zeros
     return ["-" if value is None else format(value, f"z{form}") for value in values]

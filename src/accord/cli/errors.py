@@ -1,4 +1,4 @@
-"""Users' errors on the command line: a line each, and no traceback."""
+"""User errors on the command line, as one line without a traceback."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..base.errors import explained, place_of
 
 @contextmanager
 def users_errors() -> Iterator[list[str]]:
-    """Show warnings and the user's errors as one line each, without a traceback; yields accord's warnings so far."""
+    """Print warnings and user errors as one line each. Yields the list of accord's warnings so far."""
     warned: list[str] = []
 
     def show(message: Warning | str, category: type[Warning], *rest: object, **options: object) -> None:
         print(f"warning: {message}", file=sys.stderr)
-        # deprecations and numerical warnings of libraries have other classes
+        # warnings of libraries have other classes
         if category is UserWarning and str(message) not in warned:
             warned.append(str(message))
 
@@ -30,10 +30,10 @@ def users_errors() -> Iterator[list[str]]:
         try:
             yield warned
         except (typer.Exit, typer.Abort, typer.BadParameter):
-            # Typer's own ways to end a command
+            # raised by Typer to end a command
             raise
         except (ValueError, TypeError, OSError, ArithmeticError, ImportError) as error:
-            # the number that an operating system has for an error helps no user
+            # the error number of the operating system does not help users
             text = re.sub(r"\[Errno -?\d+\] ", "", str(error))
             Console(stderr=True, soft_wrap=True).print(
                 f"error: {text}", style="bold red", highlight=False, markup=False
@@ -43,7 +43,7 @@ def users_errors() -> Iterator[list[str]]:
             print("interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
         except Exception as error:
-            # of a user's model or method: another one is accord's, and needs its traceback
+            # an error in accord itself keeps its traceback
             if not place_of(error):
                 raise
             print(f"error: {explained(error)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`accord flower`: a study's app, its hash, a site's key, and whether a site can take part."""
+"""`accord flower`: write the app of a study, check it at a site, print its hash, create a site's key."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import typer
 
 from .errors import users_errors
 
-commands = typer.Typer(no_args_is_help=True, help="Studies over Flower, between organisations (docs/flower.md).")
+commands = typer.Typer(no_args_is_help=True, help="Studies between organisations over Flower (docs/flower.md).")
 
-_Study = Annotated[Path, typer.Argument(help="The study, a TOML file.")]
+_Study = Annotated[Path, typer.Argument(help="TOML file of the study.")]
 
 
 @commands.command(name="app")
 def app_command(
-    folder: Annotated[Path, typer.Argument(help="Where to write the app; an empty or new folder.")],
-    study: Annotated[Path, typer.Option(help="The study, a TOML file.")],
-    output: Annotated[Path | None, typer.Option(help="Where the server keeps the run; DIR-results by default.")] = None,
+    folder: Annotated[Path, typer.Argument(help="New or empty folder for the app.")],
+    study: Annotated[Path, typer.Option(help="TOML file of the study.")],
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of the run at the server. By default, DIR-results.")
+    ] = None,
 ) -> None:
-    """Write the Flower app of a study, which `flwr run` takes."""
+    """Write the Flower app of a study, for `flwr run`."""
     from ..flower.bundle import write_app
     from ..flower.study import StudyDocument
 
@@ -28,15 +30,15 @@ def app_command(
         found = StudyDocument.read(study)
         output = folder.with_name(f"{folder.name}-results") if output is None else output
         write_app(found, folder, output)
-        typer.echo(f"{folder}: the app of the study {found.hash}; its run will be kept in {output}")
+        typer.echo(f"{folder}: the app of the study {found.hash}. Its run will be in {output}")
 
 
 @commands.command(name="check")
 def check_command(
     study: _Study,
-    policy: Annotated[Path, typer.Argument(help="The site's policy, a TOML file.")],
+    policy: Annotated[Path, typer.Argument(help="TOML file of the site's policy.")],
 ) -> None:
-    """At a site: see whether its policy allows a study, and its file fits; nobody is asked, and nothing leaves."""
+    """Check at a site that its policy allows a study and that its file fits. Nothing is sent."""
     from ..flower.check import check
     from ..flower.policy import SitePolicy
     from ..flower.study import StudyDocument
@@ -57,7 +59,7 @@ def check_command(
 
 @commands.command(name="hash")
 def hash_command(study: _Study) -> None:
-    """Print the hash by which sites' policies name a study."""
+    """Print the hash of a study, which policies of sites list."""
     from ..flower.study import StudyDocument
 
     with users_errors():
@@ -65,8 +67,8 @@ def hash_command(study: _Study) -> None:
 
 
 @commands.command(name="key")
-def key_command(path: Annotated[Path, typer.Argument(help="A new file for the private key.")]) -> None:
-    """Make a site's key, and print the public one, which the policies of all sites name."""
+def key_command(path: Annotated[Path, typer.Argument(help="New file for the private key.")]) -> None:
+    """Create the private key of a site, and print its public key for the policies of all sites."""
     from ..flower.keys import new_identity
 
     with users_errors():

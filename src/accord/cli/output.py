@@ -1,4 +1,4 @@
-"""The folder that `accord run` writes: run.nc, summary.csv and its notes, config.toml; no other file is lost."""
+"""The output folder of `accord run`: run.nc, summary.csv, summary.txt, config.toml and report.html."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
     from .config import Job
 
 DRAWS, SUMMARY, NOTES, CONFIG, REPORT = "run.nc", "summary.csv", "summary.txt", "config.toml", "report.html"
-# The folder of digests that tell this run from others.
+# Folder with digests of the inputs of the run.
 INPUTS = ".inputs"
-# Letters of a value of the configuration that a message quotes.
+# Largest number of characters of a configuration value that a message quotes.
 _MOST_LETTERS = 60
-# The column of Run.summary() that names the agent furthest from the average.
+# Column of `Run.summary()` with the name of the agent furthest from the average.
 WORST = ("worst agent", "agent")
 
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where a job's files go.
+    """The output folder of a job.
 
     Parameters
     ----------
     job
         The job.
     config
-        Its configuration file, as it was read.
+        Its configuration file, as bytes.
     with_report
-        Whether a page is to go with them.
+        Whether a report page will be written.
     overwrite
-        Whether files of another run are replaced.
+        Whether to replace files of another run.
     warned
-        What accord has warned of so far.
+        Warnings of accord so far.
     """
 
     job: Job
@@ -58,12 +58,12 @@ class Place:
     warned: Sequence[str] = ()
 
     def claim(self) -> Run | None:
-        """Make the folder, before anything is drawn; or return the run that is there, where it is this one, finished.
+        """Create the folder before sampling, or return the run in it if it is this run and finished.
 
         Raises
         ------
         ValueError
-            The folder is a file, or holds a file that is neither of this run nor of its beginning.
+            The folder is a file, or has files of another run.
         """
         folder = self.job.output
         if folder.exists() and not folder.is_dir():
@@ -81,16 +81,16 @@ class Place:
         return None
 
     def write(self, drawn: Run) -> tuple[Path, pd.DataFrame]:
-        """Write the run's files; where they are, and its summary, whose warnings are shown here.
+        """Write the files of a run. Returns their folder and the summary, and issues the summary's warnings.
 
         Raises
         ------
         OSError
-            They cannot be written, as where the disk is full; the draws are kept elsewhere, and it says where.
+            A file cannot be written, for example on a full disk. The message names the file with the draws instead.
         """
-        # one Ctrl-C does not tear the folder
+        # an interrupt waits until all files are written
         hold()
-        # so that the file alone tells whose draws these are, and on what scale
+        # sites and scales make the file self-contained
         drawn.settings["sites"] = list(self.job.sites)
         if self.job.agreed is not None:
             drawn.settings["agreed"] = self.job.agreed.to_json()
@@ -99,7 +99,7 @@ class Place:
         folder = self._free()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # the record of the inputs is written last: only with it are the files known to be of one run
+            # the record of inputs is written last and marks the files as complete
             forget(folder / INPUTS)
             drawn.save(folder / DRAWS)
         except OSError as error:
@@ -113,7 +113,7 @@ class Place:
         return folder, summary
 
     def complete(self, done: Run, summary: pd.DataFrame) -> list[str]:
-        """Write what is missing beside the draws of a finished run; the names of these files."""
+        """Write missing files beside the draws of a finished run. Returns their names."""
         missing = [name for name in (SUMMARY, NOTES) if not (self.job.output / name).exists()]
         texts = self._texts(done, summary) if missing else {}
         for name in missing:
@@ -121,12 +121,12 @@ class Place:
         return missing
 
     def _texts(self, drawn: Run, summary: pd.DataFrame) -> dict[str, bytes]:
-        """The table of a run, and its notes and warnings, a line each."""
+        """The summary table and the notes of a run, with one line per note or warning."""
         warned = (f"Warning: {' '.join(text.split())}" for text in self.warned)
         return {SUMMARY: _as_csv(summary), NOTES: ("\n".join([*notes_of(drawn), *warned]) + "\n").encode()}
 
     def _free(self) -> Path:
-        """The output folder; where others wrote there since it was claimed, the first beside it that is free."""
+        """The output folder, or a free one beside it if another process wrote to it since `claim`."""
         own = self.job.output
         if self.overwrite:
             return own
@@ -136,7 +136,7 @@ class Place:
         return folder
 
     def _finished(self, folder: Path) -> Run | None:
-        """The run in a folder, if it is this one and has all its draws."""
+        """The run in a folder, if it is this run and has all its draws."""
         copy = folder / CONFIG
         if not (copy.is_file() and copy.read_bytes() == self.config) or self._other_inputs(folder) != "":
             return None
@@ -147,14 +147,14 @@ class Place:
         return found if found.average.shape[1] >= self.job.draws else None
 
     def _other_inputs(self, folder: Path) -> str | None:
-        """What differs from the run in a folder apart from the configuration; "" if nothing, None if unknown."""
+        """The difference of inputs to the run in a folder, "" for none, None if unknown. Ignores the configuration."""
         theirs = None if self.job.inputs is None else recorded(folder / INPUTS)
         if theirs is None or self.job.inputs is None:
             return None
         return _difference(self.job.inputs(own_key(folder / INPUTS)), theirs)
 
     def _taken(self, folder: Path) -> str:
-        """What in a folder is not the beginning of this run, in words; "" where nothing is."""
+        """A description of files in a folder that do not belong to an unfinished part of this run, or ""."""
         draws, summary, copy = (folder / name for name in (DRAWS, SUMMARY, CONFIG))
         if copy.exists() and not (copy.is_file() and copy.read_bytes() == self.config):
             if not draws.exists():
@@ -166,7 +166,7 @@ class Place:
         if copy.exists() and (difference := self._other_inputs(folder)):
             return f"another run ({difference})"
         if not copy.exists() or (self.job.inputs is not None and recorded(folder / INPUTS) is None):
-            return f"{DRAWS}, without the record of its run, as where the writing of the files was cut short"
+            return f"{DRAWS} without the record of its run, as after an interrupted write"
         if not self.job.has_checkpoint:
             return f"another run ({DRAWS})"
         try:
@@ -179,17 +179,17 @@ class Place:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 own = _as_csv(before.summary())
-            # a summary that somebody wrote into is theirs
+            # an edited summary is not overwritten
             return "" if summary.is_file() and summary.read_bytes() == own else f"another file {SUMMARY}"
         return ""
 
 
 def _difference(mine: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """The first entry that differs, as "seed is 2, and was 1"; "" where none does."""
+    """The first entry that differs, such as "seed is 2, and was 1", or ""."""
     name = first_differing(mine, theirs)
     if name is None:
         return ""
-    # the folder has only a digest of these
+    # digests only, without values
     if name == "data" or name.startswith("module "):
         return f"with another {name}" if name != "data" else "with other data"
     now, before = (
@@ -200,7 +200,7 @@ def _difference(mine: Mapping[str, str], theirs: Mapping[str, str]) -> str:
 
 
 def _difference_of_configs(mine: bytes, copy: Path) -> str:
-    """The first key of two configurations that differs, with both values."""
+    """The first key that differs between two configurations, with both values."""
     try:
         own, theirs = (_keys(text) for text in (mine, copy.read_bytes()))
     except (OSError, ValueError, RecursionError):
@@ -209,7 +209,7 @@ def _difference_of_configs(mine: bytes, copy: Path) -> str:
 
 
 def _keys(config: bytes) -> dict[str, str]:
-    """The values of a configuration by "key in [section]"."""
+    """The values of a configuration, with keys such as "draws in [run]"."""
 
     def flat(part: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         for key, value in part.items():
@@ -234,11 +234,11 @@ def _as_csv(summary: pd.DataFrame) -> bytes:
 
 
 def _kept_elsewhere(drawn: Run, error: OSError) -> OSError:
-    """Keep draws that could not be written where temporary files lie; the error that says so."""
+    """The error for draws that cannot be written, which are saved in a temporary folder instead if possible."""
     spare = Path(tempfile.mkdtemp(prefix="accord-"))
     try:
         drawn.save(spare / DRAWS)
     except OSError as another:
         shutil.rmtree(spare, ignore_errors=True)
-        return OSError(f"{error}; nor in another place: {another}")
-    return OSError(f"{error}; the draws are in {spare / DRAWS}")
+        return OSError(f"{error}, and the temporary folder cannot be written either: {another}")
+    return OSError(f"{error}. The draws are in {spare / DRAWS}")

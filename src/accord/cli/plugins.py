@@ -1,4 +1,4 @@
-"""Commands of other packages: what they name in entry points of the group `accord.commands`."""
+"""Commands of other packages, from entry points of the group `accord.commands`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ GROUP = "accord.commands"
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add the commands of all installed packages, by name; each entry point is a function as Typer takes them."""
+    """Add the commands of all installed packages. Each entry point is a Typer function."""
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         app.command(point.name)(_guarded(_loaded(point)))
 
 
 def _loaded(point: EntryPoint) -> Callable[..., Any]:
-    """The function; where its package cannot be imported, one that says so and leaves the other commands alone."""
+    """The function of an entry point, or one that raises `ImportError` if its package cannot be imported."""
     try:
         command: Callable[..., Any] = point.load()
     except Exception as error:
@@ -35,7 +35,7 @@ def _loaded(point: EntryPoint) -> Callable[..., Any]:
 
 
 def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with the user's errors in a line each."""
+    """The function with user errors as one line each."""
 
     @functools.wraps(command)
     def guarded(*arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Data from CSV files, rules that split rows over agents, and studies: named columns by site, for formulas."""
+"""Studies of named columns by site, matrices of CSV files, and rules that split rows over agents."""
 
 from .cells import Dates
 from .policy import Policy

@@ -1,4 +1,4 @@
-"""From a site's cells to columns of numbers, yes or no, and factors. No message quotes a cell."""
+"""Parse the cells of a site into numbers, yes-no values and factors. No message quotes a cell."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .policy import Policy
 BLANKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 UNITS = {"days": 1.0, "years": 365.2425}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
-# Below it, each whole number is a float64 of its own.
+# Smallest whole number above which float64 skips whole numbers.
 WHOLE = 2.0**53
-# Levels of a factor at most.
+# Largest number of levels of a factor.
 _MOST_LEVELS = 5_000
-# Formats that dates are recognised by.
+# Date formats that messages can suggest.
 _DATES = tuple(
     day + time
     for day in (
@@ -46,16 +46,16 @@ _DATES = tuple(
 
 @dataclass(frozen=True)
 class Dates:
-    """How the dates of a column are written, and the number that becomes of one.
+    """Date format of a column, with the origin and unit of the resulting numbers.
 
     Parameters
     ----------
     format : str or mapping
-        As in Python's `strptime`, for example ``"%Y-%m-%d"``; or one for each site, by their names.
+        A `strptime` format such as ``"%Y-%m-%d"``, or a mapping from the name of each site to its format.
     since : str, default "1970-01-01"
-        The day that is 0, as year-month-day.
+        The date that becomes 0, as year-month-day.
     unit : {"days", "years"}, default "days"
-        Years of 365.2425 days.
+        A year has 365.2425 days.
     """
 
     format: str | Mapping[str, str]
@@ -66,7 +66,7 @@ class Dates:
         formats = list(self.format.values()) if isinstance(self.format, Mapping) else [self.format]
         if not formats or not all(isinstance(form, str) for form in formats):
             raise ValueError(
-                "format of dates must be a text such as '%Y-%m-%d', or one by the name of each site, found "
+                "format of dates must be a text such as '%Y-%m-%d', or a mapping with one for each site, found "
                 f"{self.format!r}"
             )
         if self.unit not in UNITS:
@@ -74,10 +74,10 @@ class Dates:
         try:
             date.fromisoformat(self.since)
         except (TypeError, ValueError):
-            raise ValueError(f"since of dates must be a day as 1970-01-01, found {self.since!r}") from None
+            raise ValueError(f"since of dates must be a date such as 1970-01-01, found {self.since!r}") from None
 
     def require_sites(self, name: str, sites: Sequence[str]) -> None:
-        """Raise `ValueError` where formats by site lack one, or name another."""
+        """Raise `ValueError` if formats by site miss a site or name an unknown one."""
         if isinstance(self.format, str):
             return
         for site in self.format:
@@ -88,33 +88,33 @@ class Dates:
             raise ValueError(f"dates of {name!r} have no format for {', '.join(lacking)}")
 
     def at(self, site: str) -> str:
-        """The format of a site; a `ValueError` where it has none."""
+        """The format of a site. Raises `ValueError` if it has none."""
         if isinstance(self.format, str):
             return self.format
         if site not in self.format:
-            raise ValueError(f"dates have formats by site, and none for {site}")
+            raise ValueError(f"dates have formats by site, but none for {site}")
         return self.format[site]
 
     def number(self, text: str, form: str) -> float:
-        """Units from `since` to a date in UTC; a `ValueError` for a text of another format."""
+        """Time from `since` to a date in UTC, in `unit`. Raises `ValueError` if the text has another format."""
         time = datetime.strptime(text, form)
         if time.tzinfo is not None:
             time = time.astimezone(UTC).replace(tzinfo=None)
         return self.from_days((time - datetime(1970, 1, 1)) / timedelta(days=1))
 
     def from_days(self, days: Any) -> Any:
-        """Convert days since 1970 to units since `since`."""
+        """Convert days since 1970-01-01 to units since `since`."""
         return (days - (date.fromisoformat(self.since) - date(1970, 1, 1)).days) / UNITS[self.unit]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How cells are read; see `study`."""
+    """Parsing rules of columns, see `study`."""
 
     dates: Mapping[str, Dates] = field(default_factory=dict)
     positive: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     strings: tuple[str, ...] = ()
-    # by column, the level that a text is, for levels and their other spellings
+    # by column, the level of each spelling
     spellings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     blanks: tuple[str, ...] = BLANKS
     groups: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ class Rules:
         factors: Sequence[str],
         groups: Sequence[str],
     ) -> Rules:
-        """The rules that the arguments of `study` say, and formulas of factors and groups."""
+        """The rules from the arguments of `study`, with the factors and groups of its formula."""
         return cls(
             {name: _dates(name, value) for name, value in (dates or {}).items()},
             {name: _words(f"positive of {name!r}", value) for name, value in (positive or {}).items()},
@@ -141,13 +141,13 @@ class Rules:
 
     @property
     def named(self) -> list[str]:
-        """The columns that there are rules for."""
+        """The columns with a rule."""
         return [*self.dates, *self.positive, *self.strings]
 
     def reader(
         self, site: str, name: str, dialect: Dialect
     ) -> Callable[[np.ndarray, Bool[np.ndarray, " row"]], Reading]:
-        """What reads the cells of a column of a site."""
+        """The function that parses the cells of a column of a site."""
         if name in self.dates:
             return partial(_days, self.dates[name], self.dates[name].at(site))
         texts = partial(_texts, dialect, self.spellings.get(name, {}))
@@ -158,24 +158,24 @@ class Rules:
         return partial(_factor, texts) if name in self.strings else partial(_unruled, dialect, texts)
 
     def blanks_of(self, name: str) -> list[str]:
-        """The texts that mean that a column has no value; what is named as a level of it does not."""
+        """The texts that mean a missing value in a column, without those that are named as its levels."""
         return [word for word in self.blanks if word not in self.spellings.get(name, ())]
 
     def require_sites(self, sites: Sequence[str]) -> None:
-        """Raise `ValueError` where dates are written by site, and not by these."""
+        """Raise `ValueError` if date formats by site do not match these sites."""
         for name, dates in self.dates.items():
             dates.require_sites(name, sites)
 
 
 def _spellings(name: str, levels: Any) -> dict[str, str]:
-    """The level of each spelling, its name among them."""
+    """A mapping from each spelling, and from each level itself, to the level."""
     if not isinstance(levels, Mapping):
         raise ValueError(f'strings of {name!r} must be a table of levels, as {{F = ["f", "female"]}}, found {levels!r}')
     found = {level: level for level in levels}
     for level, words in levels.items():
         for word in _words(f"the spellings of {level!r} in strings of {name!r}", words):
             if found.setdefault(word, level) != level:
-                raise ValueError(f"strings of {name!r}: {word!r} is there twice")
+                raise ValueError(f"strings of {name!r}: {word!r} is listed for two levels")
     return found
 
 
@@ -186,7 +186,7 @@ def _dates(name: str, value: str | Mapping[str, Any] | Dates) -> Dates:
         try:
             return Dates(**value)
         except TypeError:
-            raise ValueError(f"dates of {name!r} must have format, and may have since and unit") from None
+            raise ValueError(f"dates of {name!r} must have format, and may also have since and unit") from None
     if not isinstance(value, Dates):
         raise ValueError(f"dates of {name!r} must be a format such as '%Y-%m-%d', found {value!r}")
     return value
@@ -199,25 +199,25 @@ def _words(what: str, value: Any) -> tuple[str, ...]:
     return tuple(words)
 
 
-# Makes names of levels of cells.
+# A function from cells to names of levels.
 Texts = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reading:
-    """What became of the cells of a column.
+    """The parsed cells of a column.
 
     Parameters
     ----------
     kind
-        "number", "yes-no", "factor", "group" (a factor of which nobody else hears), "empty" (no cell has a value) or
-        "unclear".
+        "number", "yes-no", "factor", "group" (a factor whose levels stay at the site), "empty" (all cells are missing)
+        or "unclear".
     values
-        Shape (row,): float64, NaN where there is no value; or texts, "" where there is none.
+        Shape (row,): float64 with NaN for missing cells, or texts with "".
     problem, rows
-        What is wrong with the cells of these rows, if anything is.
+        A problem with the cells of these rows, or "".
     zero
-        Of a column that `positive` names, the text that is 0.
+        For a column in `positive`, the text that is coded as 0.
     """
 
     kind: str
@@ -228,13 +228,13 @@ class Reading:
 
 
 class AboutCells(str):
-    """What is wrong with some cells, with their lines.
+    """A problem with some cells and their lines.
 
     Attributes
     ----------
     elsewhere
-        The same for other sites and servers, without lines and how many: a study that names `blanks` or `dates` could
-        learn from them which rows have a value.
+        The message for other sites and the server, without lines and their number. From these, a study that names
+        `blanks` or `dates` could learn which rows have a value.
     """
 
     elsewhere: str
@@ -242,26 +242,26 @@ class AboutCells(str):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SiteTable:
-    """The rows of one site, which stay there: questions are asked of it, and small summaries come back.
+    """The parsed rows of one site.
 
     Parameters
     ----------
     name : str
-        The site.
+        Name of the site.
     policy : Policy
-        Its floors.
+        Policy of the site.
     kinds : dict of str
-        What each column holds.
+        Kind of each column, as in `Reading`.
     values : dict of arrays
-        The columns, each of shape (row,).
+        Values of each column, shape (row,).
     absent : dict of arrays
-        Which cells of each column have no value.
+        For each column, True at missing cells, shape (row,).
     lines : sequence of int
-        Where in its file each row is.
+        Line of each row in the file.
     where, line : str
-        The site with its file, and what a row there is called, as messages name them.
+        Names for messages: the site with its file, and the word for a row.
     zeros : dict of str
-        The text that is 0, of each column that `positive` names.
+        For each column in `positive`, the text that is coded as 0.
     """
 
     name: str
@@ -276,22 +276,22 @@ class SiteTable:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(self.lines)
 
     def present(self, name: str) -> np.ndarray:
-        """The values of a column where it has some."""
+        """The values of a column at cells that are not missing."""
         return self.values[name][~self.absent[name]]
 
-    def says(self, column: str, rows: Sequence[int], what: str) -> AboutCells:
-        """What is to be said of some rows of a column."""
+    def cell_problem(self, column: str, rows: Sequence[int], what: str) -> AboutCells:
+        """The message about some rows of a column."""
         where = f"{self.where}: column {column!r}"
         found = AboutCells(f"{where}: {some_lines([int(self.lines[row]) for row in rows], self.line)} {what}")
-        found.elsewhere = f"{where}: some cells have {what}; the site's own log names their lines"
+        found.elsewhere = f"{where}: some cells have {what}. The site's own log lists the lines"
         return found
 
     def only(self, kept: Bool[np.ndarray, " row"]) -> SiteTable:
-        """The table of these rows."""
+        """The table with the rows in a mask only."""
         return replace(
             self,
             values={name: values[kept] for name, values in self.values.items()},
@@ -300,33 +300,33 @@ class SiteTable:
         )
 
     def as_agreed(self, kinds: Mapping[str, str]) -> SiteTable:
-        """The table of the columns that the sites agreed on; one without a value here takes the kind of the others."""
+        """The table with these kinds. A column that is empty here gets the kind that it has at other sites."""
         texts, numbers = np.full(self.rows, "", object), np.full(self.rows, np.nan)
         empty = {"factor": texts, "group": texts, "number": numbers, "yes-no": numbers}
         values = {
             name: empty[kind] if self.kinds[name] == "empty" else self.values[name] for name, kind in kinds.items()
         }
-        # what is missing is told of columns too that the sites do not agree on
+        # missing cells are reported even for columns without an agreed kind
         absent = {name: cells for name, cells in self.absent.items() if name in kinds or self.kinds[name] != "empty"}
         return replace(self, kinds=dict(kinds), values=values, absent=absent)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Source:
-    """The cells of a site as they were found.
+    """The cells of a site before parsing.
 
     Parameters
     ----------
     name, where, line
-        The site; the site with its file, and what a row there is called, as messages name them.
+        The name of the site, and names for messages: the site with its file, and the word for a row.
     policy
-        The floors of the site.
+        Policy of the site.
     columns
-        Arrays of shape (row,): texts, or what people have in memory.
+        Arrays of shape (row,): texts of a file, or arrays from memory.
     lines
-        The line of each row in the file, or its number.
+        Line or number of each row.
     dialect
-        How its numbers are written.
+        Number format.
     """
 
     name: str
@@ -338,13 +338,13 @@ class Source:
     dialect: Dialect = Dialect()
 
     def part(self, name: str, rows: Bool[np.ndarray, " row"], policy: Policy) -> Source:
-        """Some rows, as a site of another name."""
+        """The rows in a mask, as a source with another name."""
         columns = {column: cells[rows] for column, cells in self.columns.items()}
         lines = np.asarray(self.lines)[rows]
         return replace(self, name=name, where=f"{name} ({self.where})", policy=policy, columns=columns, lines=lines)
 
     def table(self, columns: Sequence[str], rules: Rules) -> tuple[SiteTable, list[str]]:
-        """The site's table of these columns, and what is wrong with its cells."""
+        """The table of these columns, and the problems with its cells."""
         kinds, values, absent, wrong, zeros = {}, {}, {}, {}, {}
         for name in columns:
             cells, absent[name] = _cells(self.columns[name], rules.blanks_of(name), self.dialect)
@@ -354,23 +354,23 @@ class Source:
             if reading.problem:
                 wrong[name] = (reading.rows, reading.problem)
         table = SiteTable(self.name, self.policy, kinds, values, absent, self.lines, self.where, self.line, zeros)
-        return table, [table.says(name, *found) for name, found in wrong.items()]
+        return table, [table.cell_problem(name, *found) for name, found in wrong.items()]
 
 
 def _cells(raw: np.ndarray, blanks: Sequence[str], dialect: Dialect) -> tuple[np.ndarray, Bool[np.ndarray, " row"]]:
-    """Cells as float64 or as texts, and which have no value: a blank that is a number is so however it is written."""
+    """Cells as float64 or text, and a mask of missing cells. A numeric blank matches in every number format."""
     codes = [number for word in blanks if (number := Dialect().number(word)) is not None and np.isfinite(number)]
     if raw.dtype.kind in "iu" and np.abs(raw.astype(np.float64)).max(initial=0.0) >= WHOLE:
-        # as texts, as in a file: two of them may be one number of float64
+        # texts keep whole numbers apart that float64 would merge
         raw = raw.astype(str).astype(object)
     if raw.dtype.kind in "biuf":
         numbers = raw.astype(np.float64)
         return numbers, np.isnan(numbers) | np.isin(numbers, codes)
     if raw.dtype.kind == "M":
-        # days, so that they need no format
+        # days since 1970-01-01
         days = raw.astype("datetime64[us]").astype(np.int64) / 86_400e6
         return np.where(np.isnat(raw), np.nan, days), np.isnat(raw)
-    # a value that is not itself, as NaN, is how tables in memory say that there is none
+    # NaN and similar objects, which differ from themselves, are missing
     texts = ["" if cell is None or cell != cell else str(cell).strip() for cell in raw.tolist()]
     none = {text for text in set(texts) if text in blanks or (codes and dialect.number(text) in codes)}
     return np.array(texts, object), np.array([text in none for text in texts], bool)
@@ -381,14 +381,14 @@ def _empty(cells: np.ndarray) -> Reading:
 
 
 def _filled(values: Sequence[float | None], absent: Bool[np.ndarray, " row"]) -> Float[np.ndarray, " row"]:
-    """Values of the cells that have some, NaN elsewhere."""
+    """An array with these values at the cells that are not missing, and NaN at the others."""
     filled = np.full(len(absent), np.nan)
     filled[~absent] = values
     return filled
 
 
 def _unruled(dialect: Dialect, texts: Texts, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
-    """Booleans, numbers or texts, whatever all cells are."""
+    """Parse a column without a rule: as booleans, numbers or texts if all its cells are."""
     if cells.dtype != object:
         return _numbers(cells, absent)
     present, rows = cells[~absent].tolist(), np.flatnonzero(~absent)
@@ -399,26 +399,26 @@ def _unruled(dialect: Dialect, texts: Texts, cells: np.ndarray, absent: Bool[np.
     numeric = np.array([value is not None for value in values])
     if numeric.all():
         return _numbers(_filled(values, absent), absent)
-    problem = _meant_otherwise(dialect, list(known), [cell for cell, value in known.items() if value is None])
+    problem = _suggestion(dialect, list(known), [cell for cell, value in known.items() if value is None])
     if problem:
         return Reading("unclear", cells, problem, rows[~numeric].tolist())
     if not numeric.any():
         return _factor(texts, cells, absent)
-    remedy = "mend them, name them in blanks if they mean no value, or name the column in strings if it is a factor"
+    remedy = "correct them, name them in blanks if they are missing, or name the column in strings if it is a factor"
     if numeric.mean() >= 0.5:
         return Reading("unclear", cells, f"a text where others have numbers: {remedy}", rows[~numeric].tolist())
     return Reading("unclear", cells, f"a number where others have texts: {remedy}", rows[numeric].tolist())
 
 
-def _meant_otherwise(dialect: Dialect, cells: Sequence[str], texts: Sequence[str]) -> str:
-    """What the cells of a column may mean, and what to write then; "" where their texts are texts."""
-    options = dialect.otherwise(cells)
+def _suggestion(dialect: Dialect, cells: Sequence[str], texts: Sequence[str]) -> str:
+    """What the cells of a column may be, with a remedy, or "" if they look like plain texts."""
+    options = dialect.alternatives(cells)
     if options:
-        return f"numbers of another form: write {options}, or name the column in strings if it is a factor"
+        return f"numbers in another format: write {options}, or name the column in strings if it is a factor"
     if len(texts) < len(cells) and all(_is_limit(text, dialect) for text in texts):
         return (
-            "a number behind < or >, where others have numbers: write a number there, such as half the limit of "
-            "detection, or name the cells in blanks, which makes them missing"
+            'a number after "<" or ">" where others have numbers: replace it by a number, such as half of the limit '
+            "of detection, or name the cells in blanks to treat them as missing"
         )
     if len(texts) == len(cells):
         formats = [form for form in _DATES if all(_is_date(text, form) for text in texts)]
@@ -445,14 +445,14 @@ def _numbers(values: Float[np.ndarray, " row"], absent: Bool[np.ndarray, " row"]
     present = values[~absent]
     beyond = np.flatnonzero(np.isinf(values))
     if beyond.size:
-        return Reading("unclear", values, "no finite number of float64", beyond.tolist())
+        return Reading("unclear", values, "no finite float64 number", beyond.tolist())
     return Reading("yes-no" if np.isin(present, (0.0, 1.0)).all() else "number", values)
 
 
 def _factor(texts: Texts, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
     values = np.where(absent, "", texts(cells))
     if len(set(values.tolist())) > _MOST_LEVELS:
-        problem = f"more than {_MOST_LEVELS:,} different texts, as names of persons are: leave the column out"
+        problem = f"more than {_MOST_LEVELS:,} different texts, like names of persons: leave the column out"
         return Reading("unclear", cells, problem, np.flatnonzero(~absent).tolist())
     return Reading("factor", values)
 
@@ -462,7 +462,7 @@ def _group(texts: Texts, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) ->
 
 
 def _texts(dialect: Dialect, spellings: Mapping[str, str], cells: np.ndarray) -> np.ndarray:
-    """Cells as names of levels; a whole number has one name, in files and in memory: 2, not 2.0."""
+    """Names of levels. A whole number has the same name in files and in memory: 2, not 2.0."""
     if cells.dtype == object:
         known = {cell: dialect.level(cell) for cell in set(cells.tolist())}
     else:
@@ -473,18 +473,18 @@ def _texts(dialect: Dialect, spellings: Mapping[str, str], cells: np.ndarray) ->
 
 
 def _yes_no(to_texts: Texts, words: Sequence[str], cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
-    """1 where a cell is one of the words; all other cells must be one and the same text."""
+    """1 for cells with one of the words, 0 for the others, which must all be the same text."""
     texts = to_texts(cells)
     ones = np.isin(texts.astype(str), words)
     others = ~ones & ~absent
     usual = [text for text, _ in Counter(texts[others].tolist()).most_common(1)]
     strange = np.flatnonzero(others & ~np.isin(texts.astype(str), usual))
     if strange.size and not ones.any():
-        # which rows these are would tell the rarer of two texts
-        return Reading("unclear", texts, "several texts, and none that positive names", np.flatnonzero(others).tolist())
+        # all rows are listed, as a part of them would reveal the rows of the rarer text
+        return Reading("unclear", texts, "several texts, none of them in positive", np.flatnonzero(others).tolist())
     if strange.size:
         problem = (
-            "a third text beside positive and the other one: name all spellings of 1 in positive, and those of 0 in "
+            "a third text besides the two of a yes-no column: name all spellings of 1 in positive, and all of 0 in "
             'strings, as {COLUMN = {no = ["No", "0"]}}'
         )
         return Reading("unclear", texts, problem, strange.tolist())
@@ -501,5 +501,5 @@ def _days(dates: Dates, form: str, cells: np.ndarray, absent: Bool[np.ndarray, "
         except ValueError:
             wrong.append(int(row))
     if wrong:
-        return Reading("unclear", cells, f"no date of the form {form}", wrong)
+        return Reading("unclear", cells, f"no date of the format {form}", wrong)
     return Reading("number", numbers)

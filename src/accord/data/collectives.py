@@ -1,8 +1,8 @@
-"""Where the sites of a study meet: words are gathered, numbers are summed, and nothing else is told.
+"""Collectives for preprocessing across sites: gather (JSON values) and sum (arrays).
 
-What sites find out together is written once, as work that each of them does on its own tables and that stops wherever
-it needs what the others found. In one process nobody has to wait. By correspondence, a site answers the first question
-that it has no answer to, and begins again when it has: what it does between two questions is the same every time.
+Preprocessing is one function that every site runs on its own tables. It calls a collective wherever it needs values of
+other sites. In one process, collectives return at once. Between sites, the function is replayed: it stops at the first
+collective without an answer, and starts again from the beginning once the answer is there. It must be deterministic.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 Result = TypeVar("Result")
-# Numbers of a site by name, which are added: the same names and shapes at all sites.
+# Arrays and numbers by name, with the same names and shapes at all sites.
 Numbers = dict[str, Any]
 
 
 class SiteCollectives(ABC):
-    """The sites that take part, and those of them whose tables are here."""
+    """All sites of a study, and the numbers of the sites whose tables are in this process."""
 
     sites: tuple[str, ...]
     here: tuple[int, ...]
 
     @property
     def is_whole(self) -> bool:
-        """Whether the tables of all sites are here."""
+        """Whether the tables of all sites are in this process."""
         return len(self.here) == len(self.sites)
 
     @property
     def names_here(self) -> tuple[str, ...]:
-        """The names of the sites whose tables are here."""
+        """Names of the sites whose tables are in this process."""
         return tuple(self.sites[place] for place in self.here)
 
     @abstractmethod
     def gathered(self, own: Sequence[Any]) -> list[Any]:
-        """What every site says, in their order, of what those here say: values that JSON has."""
+        """Gather JSON values: pass one per site of this process, get one per site of the study, in their order."""
 
     @abstractmethod
     def total(self, own: Sequence[Numbers]) -> Numbers:
-        """The sum over all sites, of the numbers of those here."""
+        """Sum over all sites: pass one value per site of this process."""
 
 
 @dataclass(frozen=True)
 class LocalCollectives(SiteCollectives):
-    """All tables are in this process."""
+    """Collectives for tables that are all in this process."""
 
     sites: tuple[str, ...]
 
     @property
     def here(self) -> tuple[int, ...]:  # type: ignore[override]
-        """All of them."""
+        """All sites."""
         return tuple(range(len(self.sites)))
 
     def gathered(self, own: Sequence[Any]) -> list[Any]:
@@ -66,12 +66,12 @@ class LocalCollectives(SiteCollectives):
 
 
 def added(first: Numbers, second: Numbers) -> Numbers:
-    """The sum of two sites' numbers."""
+    """The sum of the numbers of two sites."""
     return {name: first[name] + second[name] for name in first}
 
 
 def means_and_sds(meeting: SiteCollectives, values: Sequence[Numbers]) -> dict[str, tuple[Any, Any]]:
-    """Mean and standard deviation over all sites' rows, the first axis, of arrays by name of each site that is here."""
+    """Mean and standard deviation over the rows of all sites, the first axis of each array, by name."""
     sums = meeting.total(
         [{f"{part} {name}": f(x) for name, x in own.items() for part, f in _PARTS.items()} for own in values]
     )
@@ -90,14 +90,14 @@ _PARTS: dict[str, Callable[[np.ndarray], Any]] = {"rows": len, "sum": lambda x: 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked for next: words of all sites, or the sum of their numbers; and what this site has to say."""
+    """The next collective without an answer: its kind, and the values of the sites in this process."""
 
     kind: Literal["gathered", "total"]
     own: Any
 
 
-class Pending(Exception):  # noqa: N818 - how work is left that goes on another time
-    """The next question has no answer yet."""
+class Pending(Exception):  # noqa: N818 - control flow, not an error
+    """Raised to suspend the work until this question is answered."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(question.kind)
@@ -106,14 +106,14 @@ class Pending(Exception):  # noqa: N818 - how work is left that goes on another 
 
 @dataclass
 class ReplayCollectives(SiteCollectives):
-    """One site's tables are here, or none, and answers to the first questions are known.
+    """Collectives with recorded answers, in a process with the tables of one site or of none.
 
     Parameters
     ----------
     sites, here
-        As `SiteCollectives` has them.
+        As in `SiteCollectives`.
     answers
-        What was gathered and summed so far, in the order of the questions.
+        Results of the collectives so far, in order.
     """
 
     sites: tuple[str, ...]
@@ -133,7 +133,7 @@ class ReplayCollectives(SiteCollectives):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every answer belonged to a question."""
+        """Whether all answers were used."""
         return self._count == len(self.answers)
 
     def _next(self, question: Question) -> Any:
@@ -148,17 +148,17 @@ def correspond(
     work: Callable[[SiteCollectives], Result],
     ask: Callable[[str, Sequence[Any]], Any],
 ) -> tuple[Result, list[Any]]:
-    """Do work whose tables lie elsewhere, and return what came of it and all answers.
+    """Run work whose tables are all at remote sites. Returns its result and all answers.
 
     Parameters
     ----------
     sites
         The names of all sites.
     work
-        What every site does, here without a table.
+        The function that every site runs, here without a table.
     ask
-        `ask(kind, answers)` asks all sites for their next answer, of this kind, given those so far, and returns what
-        they say together: a list in their order of what is "gathered", or the sum where it is a "total".
+        `ask(kind, answers)` collects the next answer of all sites, given the answers so far. It returns a list in the
+        order of the sites for "gathered", and the sum for "total".
     """
     answers: list[Any] = []
     while True:

@@ -1,4 +1,4 @@
-"""Which columns are wanted, how they are read, and the tables of them that sites agree on."""
+"""Column specifications of a study, and the tables and column kinds that sites agree on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .cells import Dates, Rules, SiteTable, Source
 from .collectives import SiteCollectives
 from .formula_names import FormulaNames
 
-# Columns of a study at most.
+# Largest number of columns of a study.
 _MOST_COLUMNS = 5_000
 
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """Which columns are wanted, and how they are read."""
+    """The columns to read, and their parsing rules."""
 
     columns: tuple[str, ...] | None
     mentions: FormulaNames | None
@@ -32,7 +32,7 @@ class ColumnSpec:
         strings: Sequence[str] | Mapping[str, Mapping[str, str | Sequence[str]]],
         blanks: Sequence[str],
     ) -> ColumnSpec:
-        """What the arguments of `study` say."""
+        """The specification from the arguments of `study`."""
         if isinstance(columns, str):
             raise ValueError(f"columns must be a list of names, found {columns!r}")
         mentions = None if formula is None else FormulaNames.of(formula)
@@ -41,7 +41,7 @@ class ColumnSpec:
         return cls(None if columns is None else tuple(dict.fromkeys(columns)), mentions, rules)
 
     def among(self, known: Sequence[str]) -> list[str]:
-        """The wanted columns, known or not, where these are known."""
+        """The columns to read, given the known columns. Unknown ones are included if they were requested."""
         if self.columns is not None:
             return list(self.columns)
         if self.mentions is not None:
@@ -55,50 +55,50 @@ class ColumnSpec:
 
     @property
     def responses(self) -> frozenset[str]:
-        """Columns that are explained, and so never filled."""
+        """Response columns, which are never filled."""
         return frozenset() if self.mentions is None else self.mentions.responses
 
 
 @dataclass
 class Problems:
-    """What is wrong: what each site that is here says of its own file, and what is plain to all."""
+    """Problems that each site here found in its own file, and problems that all sites see."""
 
     own: list[list[str]]
-    plain: list[str] = field(default_factory=list)
+    shared: list[str] = field(default_factory=list)
 
 
 def tables_of(
     meeting: SiteCollectives, sources: Sequence[Source], wanted: ColumnSpec, problems: Problems
 ) -> tuple[dict[str, str], list[SiteTable]]:
-    """The kinds of all columns that are clear, and tables of them of the sites here; others are among the problems."""
+    """The kinds of all columns without problems, and tables of these columns for each site here."""
     tables, headers = [], []
     for source, own in zip(sources, problems.own, strict=True):
         header = list(source.columns)
         chosen = [name for name in wanted.among(header) if name in source.columns]
         if len(chosen) > _MOST_COLUMNS:
             own.append(
-                f"{source.where}: {len(chosen):,} columns would be read, and a study has at most {_MOST_COLUMNS:,}: "
-                "name those that you need in columns or in a formula"
+                f"{source.where}: {len(chosen):,} columns would be read, the limit is {_MOST_COLUMNS:,}: name the "
+                "columns that you need in columns or in a formula"
             )
             header = chosen = []
         table, found = source.table(chosen, wanted.rules)
         tables.append(table)
-        # what nobody asked for is not told to others: a file without a header has its first row there
+        # sites share only the names of requested columns: without a header, the first row of data is in their place
         headers.append(header if meeting.is_whole else chosen)
         own += found
-    told = meeting.gathered(
+    received = meeting.gathered(
         [{"header": header, "kinds": table.kinds} for header, table in zip(headers, tables, strict=True)]
     )
-    said = [own["kinds"] for own in told]
-    names = _chosen(meeting, sources, [own["header"] for own in told], wanted, problems)
+    kinds_by_site = [own["kinds"] for own in received]
+    names = _chosen(meeting, sources, [own["header"] for own in received], wanted, problems)
     kinds = {}
     for name in names:
-        by_site = {site: found.get(name, "unclear") for site, found in zip(meeting.sites, said, strict=True)}
+        by_site = {site: own.get(name, "unclear") for site, own in zip(meeting.sites, kinds_by_site, strict=True)}
         kind = _one_kind(set(by_site.values()))
         if kind == "conflict":
-            problems.plain.append(_conflict(name, by_site))
+            problems.shared.append(_conflict(name, by_site))
         elif kind == "empty":
-            problems.plain.append(f"column {name!r}: no cell of any site has a value")
+            problems.shared.append(f"column {name!r}: no cell of any site has a value")
         elif kind != "unclear":
             kinds[name] = kind
     return kinds, [table.as_agreed(kinds) for table in tables]
@@ -111,7 +111,7 @@ def _chosen(
     wanted: ColumnSpec,
     problems: Problems,
 ) -> list[str]:
-    """The names of the columns to read; what is wrong with the headers of all sites is among the problems."""
+    """The names of the columns to read. Problems with headers are added to `problems`."""
     known = list(dict.fromkeys(name for header in headers for name in header))
     names = []
     by_site = [set(header) for header in headers]
@@ -122,16 +122,15 @@ def _chosen(
                 if name not in source.columns:
                     owner = next(site for site, header in zip(meeting.sites, by_site, strict=True) if name in header)
                     own.append(
-                        f"{source.where}: there is no column {name!r}, which {owner} has; names are compared letter by "
-                        "letter"
+                        f"{source.where}: there is no column {name!r}, which {owner} has (names must match exactly)"
                     )
         elif headers:
-            problems.plain.append(f"no site has a column {name!r}")
+            problems.shared.append(f"no site has a column {name!r}")
     return names
 
 
 def _one_kind(kinds: set[str]) -> str:
-    """The kind that a column has, of those that sites found; "conflict" where they differ."""
+    """The kind of a column, from the kinds that sites found, or "conflict"."""
     if "unclear" in kinds:
         return "unclear"
     kinds = kinds - {"empty"} or {"empty"}
@@ -147,4 +146,4 @@ def _conflict(name: str, kinds: Mapping[str, str]) -> str:
         for kind, word in words.items()
         if kind in kinds.values()
     ]
-    return f"column {name!r} holds {' and '.join(sides)}; name it in strings or positive, or mend the files"
+    return f"column {name!r} holds {' and '.join(sides)}: name it in strings or positive, or correct the files"

@@ -1,4 +1,4 @@
-"""Which files hold whose rows, and their cells as text."""
+"""Read CSV files: find them, split them into cells, and report what is wrong with their format."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import numpy as np
 
 from ..base.errors import unknown_name_error
 
-# Cells of a row may be parted by these.
+# Separators that messages can suggest.
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 _DECIMALS = (".", ",")
 _THOUSANDS = (",", ".", " ", "'")
-# Letters that look like two of these signs: no-break and thin spaces, and the apostrophe of Swiss tables.
+# Translation of no-break and thin spaces, and of the Swiss apostrophe, to the signs of `_THOUSANDS`.
 _AS_TYPED = str.maketrans(
     "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}\N{RIGHT SINGLE QUOTATION MARK}", "   '"
 )
@@ -31,20 +31,20 @@ _AS_TYPED = str.maketrans(
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a file is written.
+    """Format of a CSV file.
 
     Parameters
     ----------
     separator : str, default ","
-        What parts the cells of a row: one character.
+        Separator of cells: one character.
     decimal : {".", ","}, default "."
-        The sign before the decimals of a number.
+        Decimal separator.
     thousands : str, optional
-        The sign between groups of three digits: one of ``",", ".", " ", "'"``. A space stands for no-break spaces too.
+        Thousands separator: one of ``",", ".", " ", "'"``. A space also matches no-break spaces.
     encoding : str, default "utf-8"
-        A name that Python knows, such as ``"cp1252"`` or ``"utf-16"``.
+        A Python codec, such as ``"cp1252"`` or ``"utf-16"``.
     header : int, default 1
-        The line of the names, counted from 1; lines above it are left out.
+        Number of the line with the column names, from 1. Lines above it are ignored.
     """
 
     separator: str = ","
@@ -68,13 +68,13 @@ class Dialect:
             codecs.lookup(self.encoding)
         except (LookupError, TypeError):
             raise ValueError(
-                f'encoding must be one that Python knows, such as "cp1252" or "utf-16", found {self.encoding!r}'
+                f'encoding must be a codec that Python knows, such as "cp1252" or "utf-16", found {self.encoding!r}'
             ) from None
         if isinstance(self.header, bool) or not isinstance(self.header, int) or self.header < 1:
             raise ValueError(f"header must be the number of a line, from 1, found {self.header!r}")
 
     def number(self, text: str) -> float | None:
-        """The number that a text is; None where it is none, as of Python's own forms such as ``1_000``."""
+        """The number in a text, or None if it is not a number. Python's own forms such as ``1_000`` do not count."""
         if self.thousands is not None:
             text = text.translate(_AS_TYPED)
         if self.thousands is not None and self.thousands in text:
@@ -97,21 +97,21 @@ class Dialect:
         return rf"[+-]?[1-9]\d{{0,2}}({sign}\d{{3}})+({re.escape(self.decimal)}\d*)?([eE][+-]?\d+)?"
 
     def level(self, text: str) -> str:
-        """A level's name: numbers have a point, and 1.0, as pandas writes whole numbers, is 1."""
+        """The name of a level: with a decimal point, and "1" for "1.0", which is how pandas may write integers."""
         if self.decimal == "," and self.number(text) is not None:
             text = text.translate(_AS_TYPED).replace(self.thousands or "", "").replace(",", ".")
         whole, zero = text[:-2], text[-2:]
         return whole if zero == ".0" and whole.lstrip("+-").isdecimal() else text
 
-    def otherwise(self, texts: Sequence[str]) -> str:
-        """The options that would make numbers of all texts, as one writes them, joined by "or"; "" where none would."""
+    def alternatives(self, texts: Sequence[str]) -> str:
+        """Other values of `decimal` and `thousands` for which all texts are numbers, joined by "or", or ""."""
         found, signs = [], set().union(*(text.translate(_AS_TYPED) for text in texts))
         for thousands in (None, *_THOUSANDS):
             for decimal in _DECIMALS:
                 if thousands == decimal:
                     continue
                 other = replace(self, decimal=decimal, thousands=thousands)
-                # a sign that no text has changes nothing
+                # a thousands separator that no text has is redundant
                 if all(other.number(text) is not None for text in texts) and (not thousands or thousands in signs):
                     options = {name: getattr(other, name) for name in ("decimal", "thousands")}
                     changed = {k: v for k, v in options.items() if v != getattr(self, k)}
@@ -121,7 +121,7 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Dialects:
-    """How the files of sites are written: the options of `Dialect`, each for all sites or by the names of some."""
+    """Formats of the files of all sites: each option of `Dialect` is one value, or a mapping by site."""
 
     separator: str | Mapping[str, str] = ","
     decimal: str | Mapping[str, str] = "."
@@ -139,12 +139,12 @@ class Dialects:
         return tuple(own.name for own in fields(cls))
 
     @classmethod
-    def taken(cls, options: dict[str, Any]) -> Dialects:
-        """The dialects of some options of a study; removes these options."""
+    def pop_from(cls, options: dict[str, Any]) -> Dialects:
+        """The formats in a dict of options of `study`, which are removed from the dict."""
         return cls(**{name: options.pop(name) for name in cls.options() if name in options})
 
     def at(self, site: str) -> Dialect:
-        """The dialect of a site."""
+        """The format of a site."""
         options = {}
         for own in fields(self):
             value = getattr(self, own.name)
@@ -153,19 +153,19 @@ class Dialects:
 
     @property
     def of_one_file(self) -> Dialect:
-        """The dialect of a file of all sites.
+        """The format of a single file for all sites.
 
         Raises
         ------
         ValueError
-            An option is by site.
+            An option is a mapping by site.
         """
         if self._named:
-            raise ValueError("one file of all sites is written in one way: found options by the names of sites")
+            raise ValueError("a single file for all sites has one format, found options by site")
         return self.at("")
 
     def require_sites(self, sites: Sequence[str]) -> None:
-        """Raise `ValueError` where an option names another site."""
+        """Raise `ValueError` if an option names an unknown site."""
         for name in self._named:
             if name not in sites:
                 raise unknown_name_error("site of an option such as decimal", name, sites)
@@ -178,18 +178,18 @@ class Dialects:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sheet:
-    """The cells of one file, as text without the spaces around them.
+    """The cells of one file, as stripped text.
 
     Parameters
     ----------
     header : list of str
-        The names in the first line; "" where a column has none.
+        The names in the header line, "" for unnamed columns.
     rows : list of list of str
-        The cells below it, as many a row as there are names.
+        The cells below, with the length of the header.
     lines : list of int
-        The line of the file that each row ends in, counted from 1.
+        The line in which each row ends, from 1.
     problems : list of str
-        What is wrong with the file; no cell is quoted.
+        What is wrong with the file, without quoting a cell.
     """
 
     header: list[str] = field(default_factory=list)
@@ -199,13 +199,13 @@ class Sheet:
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
-        """The columns that have a name, as an index has none: arrays of texts, shape (row,)."""
+        """The named columns as arrays of text, shape (row,). An index has no name."""
         cells = np.array(self.rows, object).T
         return {name: own for name, own in zip(self.header, cells, strict=True) if name}
 
 
 def read_sheet(path: Path, dialect: Dialect) -> Sheet:
-    """Read a CSV file once, so that it may be a pipe; what is wrong with it becomes a problem, no exception."""
+    """Read a CSV file in one pass, which allows pipes. Problems are in the sheet, never exceptions."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -214,11 +214,11 @@ def read_sheet(path: Path, dialect: Dialect) -> Sheet:
         return Sheet(problems=[f"the file cannot be read: {error.strerror}"])
     for begins, found in _NO_TEXT.items():
         if content.startswith(begins):
-            return Sheet(problems=[f"the file is {found}, and not text: save it as CSV"])
+            return Sheet(problems=[f"the file is {found}, not text: save it as CSV"])
     if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and codecs.lookup(dialect.encoding).name == "utf-8":
         return Sheet(problems=['the file is UTF-16 text: write encoding = "utf-16"'])
     try:
-        # a byte order mark, which spreadsheets write, is no part of the first name
+        # the byte order mark of spreadsheets is not part of the first name
         text = content.decode(dialect.encoding).removeprefix("\N{BYTE ORDER MARK}")
     except (UnicodeError, LookupError):
         return Sheet(problems=[f"the file is not {dialect.encoding.upper()} text: {_ENCODINGS}"])
@@ -232,15 +232,15 @@ def read_sheet(path: Path, dialect: Dialect) -> Sheet:
     return sheet
 
 
-# How files begin that are no text.
+# First bytes of common formats that are not text.
 _NO_TEXT = {b"\x1f\x8b": "compressed (gzip)", b"PK\x03\x04": "a workbook or a zip archive", b"PAR1": "Parquet"}
-# Encodings of one byte a letter, in which UTF-8 reads as other letters.
+# Single-byte encodings, which decode UTF-8 to wrong letters.
 _OF_BYTES = ("cp1252", "iso8859-1", "iso8859-15", "cp850", "mac-roman")
 _ENCODINGS = 'write its encoding, such as encoding = "cp1252" (Excel and R in Western Europe), "latin-1" or "utf-16"'
 
 
 def _is_utf8(content: bytes) -> bool:
-    """Whether bytes beyond ASCII are UTF-8, which texts of one byte a letter are hardly ever."""
+    """Whether the content has bytes beyond ASCII and all are UTF-8, which is rare in single-byte encodings."""
     try:
         return not content.decode("utf-8").isascii()
     except UnicodeError:
@@ -248,7 +248,7 @@ def _is_utf8(content: bytes) -> bool:
 
 
 def _cells_of(text: str, dialect: Dialect) -> tuple[Sheet, dict[int, int]]:
-    """The cells of a text, and by line how many cells there are where they are not as many as in the header."""
+    """The cells of a text. The dict has the number of cells of each line that has more or fewer than the header."""
     sheet, ragged = Sheet(), dict[int, int]()
     lines = io.StringIO(text, newline="")
     above = sum(1 for _ in itertools.islice(lines, dialect.header - 1))
@@ -259,33 +259,33 @@ def _cells_of(text: str, dialect: Dialect) -> tuple[Sheet, dict[int, int]]:
             cells = [cell.strip() for cell in cells]
             begin, end = end, reader.line_num
             if not sheet.header and cells[:1] and re.fullmatch("sep=.?", cells[0]):
-                # Excel's own line above the header
+                # the line above the header in which Excel names the separator
                 continue
             if not sheet.header:
                 sheet.header.extend(cells)
             elif end - begin > 2 and any(_holds_rows(cell, dialect.separator, len(sheet.header)) for cell in cells):
                 where = f"the quoted cell that ends in line {above + end}"
-                sheet.problems.append(f"{where} holds whole rows: is a quotation mark missing, or one too many?")
+                sheet.problems.append(f"{where} holds whole rows: is a quotation mark missing or extra?")
                 break
             elif len(cells) == len(sheet.header):
                 sheet.rows.append(cells)
                 sheet.lines.append(above + end)
-            elif cells:  # a line without anything is no row
+            elif cells:  # an empty line is not a row
                 ragged[above + end] = len(cells)
     except csv.Error as error:
-        # these messages name rules of CSV, never a cell
+        # messages of csv.Error never quote a cell
         sheet.problems.append(f"line {above + reader.line_num} cannot be read as CSV: {error}")
     return sheet, ragged
 
 
 def _holds_rows(cell: str, separator: str, columns: int) -> bool:
-    """Whether all lines within a cell but its first and last have as many separators as a row."""
+    """Whether all inner lines of a cell have the number of separators of a row."""
     within = cell.splitlines()[1:-1]
     return columns > 1 and bool(within) and all(line.count(separator) == columns - 1 for line in within)
 
 
 def _shape_problems(sheet: Sheet, ragged: dict[int, int], text: str, dialect: Dialect) -> list[str]:
-    """What is wrong where rows have more or fewer cells than the header, or the header has one cell."""
+    """Problems with the number of cells per row, or with a header of one cell."""
     for separator, word in _SEPARATORS.items():
         parted, rest = _cells_of(text, replace(dialect, separator=separator))
         begin = _header_line(parted, rest)
@@ -302,21 +302,30 @@ def _shape_problems(sheet: Sheet, ragged: dict[int, int], text: str, dialect: Di
         if begin:
             options.append(f"header = {begin}")
         *most, last = options
-        return [f"its cells are parted by {word}: write {', '.join(most)}{' and ' if most else ''}{last}"]
+        found = _lengths(sheet, ragged)
+        return [f"{found}. Are cells separated by {word}? Write {', '.join(most)}{' and ' if most else ''}{last}"]
     if sheet.problems or not ragged:
         return sheet.problems
     if not sheet.rows and set(ragged.values()) == {len(sheet.header) + 1}:
         return [
             f"all rows have one cell more than the header ({len(sheet.header)}): name the column of row names, which R "
-            "leaves out unless you write col.names = NA, or delete the separators at the ends of rows"
+            "does with col.names = NA, or delete separators at the ends of rows"
         ]
-    found = f"{some_lines(list(ragged))} not as many cells as the header ({len(sheet.header)})"
+    found = _lengths(sheet, ragged)
     begin = _header_line(sheet, ragged)
-    return [f"{found}; is the header in line {begin}? Write header = {begin}" if begin else found]
+    return [f"{found}. Is the header in line {begin}? Write header = {begin}" if begin else found]
+
+
+def _lengths(sheet: Sheet, ragged: dict[int, int]) -> str:
+    """The number of columns of the header, and the lines with more or fewer."""
+    columns = len(sheet.header)
+    found = f"the header has {columns} column{'' if columns == 1 else 's'}"
+    differs = sorted({"more" if count > columns else "fewer" for count in ragged.values()})
+    return f"{found}, {some_lines(list(ragged))} {' or '.join(differs)} cells" if ragged else found
 
 
 def _header_line(sheet: Sheet, ragged: dict[int, int]) -> int | None:
-    """The line that the header seems to be in, where it is below other lines: most rows have more cells than these."""
+    """The line of the likely header below other text: the first of the longer rows, if most rows are longer."""
     if not ragged:
         return None
     usual, times = Counter(ragged.values()).most_common(1)[0]
@@ -327,7 +336,7 @@ def _header_line(sheet: Sheet, ragged: dict[int, int]) -> int | None:
 
 def _header_problems(sheet: Sheet, line: int) -> list[str]:
     if not sheet.header:
-        return ["the file is empty" if line == 1 else f"there is no line {line}, which is to be the header"]
+        return ["the file is empty" if line == 1 else f"there is no line {line}, where the header should be"]
     missing = missing_header(sheet.header)
     if missing:
         return [missing]
@@ -338,13 +347,13 @@ def _header_problems(sheet: Sheet, line: int) -> list[str]:
 
 
 def missing_header(names: Sequence[str]) -> str:
-    """What is to be said of names that may be the cells of a row; "" where there is nothing."""
+    """A message if names look like the cells of a row, else ""."""
     numbers = [n for n, name in enumerate(names, 1) if name and Dialect().number(name) is not None]
     return f"the name of column {numbers[0]} is a number: is the header missing?" if numbers else ""
 
 
 def twice_named(names: Sequence[str]) -> list[str]:
-    """Which columns have a name that another has; it is not quoted, as it may be a cell where there is no header."""
+    """Messages about columns with the same name. They quote no name, which may be a cell if the header is missing."""
     places: dict[str, list[int]] = {}
     for place, name in enumerate(names, 1):
         places.setdefault(name, []).append(place)
@@ -356,7 +365,7 @@ def twice_named(names: Sequence[str]) -> list[str]:
 
 
 def some_lines(lines: Sequence[int], line: str = "line", most: int = 5) -> str:
-    """The first of some lines in words, with a verb: "line 7 has", "lines 7, 9 and 12 more have"."""
+    """Line numbers with a verb: "line 7 has", "lines 7, 9 and 12 more have"."""
     named = ", ".join(map(str, lines[:most]))
     if len(lines) > most:
         named += f" and {len(lines) - most} more"
@@ -364,14 +373,14 @@ def some_lines(lines: Sequence[int], line: str = "line", most: int = 5) -> str:
 
 
 def paths_of(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[Path]:
-    """Return the files of a glob, sorted, or of a list, as listed.
+    """The files of a glob pattern, sorted by name, or of a list, in its order.
 
     Raises
     ------
     FileNotFoundError
         No file matches.
     ValueError
-        The list is empty, or one file is there twice, by its name or by a link.
+            The list is empty, or lists a file twice, by name or by a link.
     """
     if isinstance(files, (str, os.PathLike)):
         pattern = os.path.expanduser(files)
@@ -384,25 +393,25 @@ def paths_of(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | 
             raise ValueError("files is an empty list")
     twice = [path for path, times in Counter(paths).items() if times > 1]
     if twice:
-        raise ValueError(f"files lists {twice[0]} more than once; its rows would count as often")
+        raise ValueError(f"files lists {twice[0]} more than once: its rows would count more than once")
     found: dict[tuple[int, int], Path] = {}
     for path in paths:
         if path.exists():
             status = path.stat()
             first = found.setdefault((status.st_dev, status.st_ino), path)
             if first is not path:
-                raise ValueError(f"{first} and {path} are one file by a link; its rows would count twice")
+                raise ValueError(f"{first} and {path} are links to one file: its rows would count twice")
     return paths
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
-    """Return a sort key that compares runs of digits by value: site2 before site10."""
+    """A sort key that compares runs of digits by value: site2 before site10."""
     parts = re.split(r"(\d+)", name)
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
 
 
 def site_names(paths: list[Path]) -> tuple[str, ...]:
-    """The names of agents after their files: the shortest that differ."""
+    """Names of agents: the stems of their files if these differ, else the whole paths."""
     stems, whole = tuple(path.stem for path in paths), tuple(map(str, paths))
     for names in (stems, whole):
         if len(set(names)) == len(names):

@@ -1,4 +1,4 @@
-"""Which columns formulas name, and what as; what a formula means is for `accord.models`."""
+"""The names of columns in formulas, by the part of the formula that they are in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Largest number of characters of a formula: its parser calls itself for each part, and deep calls end a process.
+# Largest number of characters of a formula. The parser is recursive, and deep recursion can crash a process.
 _MOST_CHARACTERS = 20_000
 # a name, or anything in backquotes
 _NAME = r"`[^`]+`|[^\W\d][\w.]*"
@@ -14,21 +14,21 @@ _NAME = r"`[^`]+`|[^\W\d][\w.]*"
 
 @dataclass(frozen=True)
 class FormulaNames:
-    """Names in formulas.
+    """Names of possible columns in formulas.
 
     Parameters
     ----------
     names : frozenset of str
-        All that could be columns; names of functions are among them.
+        All names. Names of functions are included.
     responses : frozenset of str
-        Those on the left.
+        Names on the left-hand side.
     factors : frozenset of str
-        Those in `C(...)`, whose levels may look like numbers.
+        Names in `C(...)`, whose levels may look like numbers.
     steady : frozenset of str
-        Those that may well be the same in every row: named beside formulas, as weights are, or by a call of several on
-        the left, as numbers of trials.
+        Names that may be the same in every row: those given beside formulas, such as weights, and those in a call with
+        several arguments on the left-hand side, such as numbers of trials.
     groups : frozenset of str
-        Those that only say which group a row is in, as in ``(1 | ward)``: nobody but the site hears of its groups.
+        Names that only define groups of rows, as in ``(1 | ward)``. Their levels never leave a site.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class FormulaNames:
 
     @classmethod
     def of(cls, formula: str | Sequence[str]) -> FormulaNames:
-        """The names in a formula, or in several texts: formulas and names of columns beside them."""
+        """The names in a formula, or in a list of formulas and column names."""
         formulas = [formula] if isinstance(formula, str) else list(formula)
         for one in formulas:
             require_short(one)
@@ -64,9 +64,9 @@ class FormulaNames:
 
 
 def require_short(formula: str) -> None:
-    """Raise `ValueError` where a formula is too long to be parsed."""
+    """Raise `ValueError` if a formula is too long to be parsed."""
     if len(formula) > _MOST_CHARACTERS:
-        raise ValueError(f"the formula has {len(formula):,} characters; at most {_MOST_CHARACTERS:,} are read")
+        raise ValueError(f"the formula has {len(formula):,} characters, the limit is {_MOST_CHARACTERS:,}")
 
 
 def _names(text: str) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Cells without a value: told, left out, or filled and marked."""
+"""Missing cells: list them, drop their rows, or fill and mark them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from ..base.errors import DataError
 from .cells import SiteTable
 from .summaries import NUMERIC, Agreed, Column
 
-# The level of a factor's missing cells, and what the name of a column that marks missing cells ends in.
-_LEVEL, MARK = "missing", "_missing"
+# Level of a factor for missing cells.
+_LEVEL = "missing"
+# Suffix of columns that mark missing cells.
+MARK = "_missing"
 
 
 def in_files(names: Iterable[str], missing: str) -> list[str]:
-    """The columns that files have, of those that a model names: "indicator" makes the marks of missing cells."""
+    """The columns of a model that files must have: all except the marks that "indicator" adds."""
     return [name for name in names if missing != "indicator" or not name.endswith(MARK)]
 
 
 def without_value(table: SiteTable, names: frozenset[str] | None) -> list[str]:
-    """Missing cells of these columns, or of all."""
+    """Problems with missing cells of these columns, or of all columns if None."""
     left_out = 'no value: missing = "drop" leaves such rows out'
     filled = f'{left_out}, missing = "indicator" fills such cells and marks them'
     return [
-        table.says(name, np.flatnonzero(absent).tolist(), filled if names is None else left_out)
+        table.cell_problem(name, np.flatnonzero(absent).tolist(), filled if names is None else left_out)
         for name, absent in table.absent.items()
         if (names is None or name in names) and absent.any()
     ]
 
 
 def without_missing(tables: Sequence[SiteTable]) -> tuple[list[SiteTable], list[int]]:
-    """Tables of the rows whose cells all have a value, and how many others there were."""
+    """Tables of the complete rows, and the number of dropped rows of each."""
     kept: list[Bool[np.ndarray, " row"]] = [
         ~np.any([np.zeros(table.rows, bool), *table.absent.values()], axis=0) for table in tables
     ]
@@ -43,9 +45,11 @@ def without_missing(tables: Sequence[SiteTable]) -> tuple[list[SiteTable], list[
 
 
 def warn_of_dropped(tables: Sequence[SiteTable], dropped: Sequence[int]) -> None:
-    """Say how many rows each site left out."""
+    """Warn of the number of dropped rows of each site."""
     parts = [
-        f"{table.policy.told(count)} at {table.name}" for table, count in zip(tables, dropped, strict=True) if count
+        f"{table.policy.disclosed(count)} at {table.name}"
+        for table, count in zip(tables, dropped, strict=True)
+        if count
     ]
     if parts:
         warnings.warn(f"rows with a missing cell are left out: {', '.join(parts)}", stacklevel=4)
@@ -54,23 +58,23 @@ def warn_of_dropped(tables: Sequence[SiteTable], dropped: Sequence[int]) -> None
 def filled(
     kinds: Mapping[str, str], tables: Sequence[SiteTable], agreed: Agreed
 ) -> tuple[dict[str, str], list[SiteTable]]:
-    """Kinds and tables without missing cells: numbers filled with the mean and marked, factors with a level."""
+    """Kinds and tables without missing cells: numbers get the mean and a mark, factors get a level."""
     marked = [name for name, column in agreed.columns.items() if column.missing != 0 and kinds[name] in NUMERIC]
     for name in marked:
         if f"{name}{MARK}" in kinds:
             raise DataError(
-                f"there is a column {name + MARK!r} already, which is to mark the missing cells of {name!r}"
+                f"column {name + MARK!r}, which would mark the missing cells of {name!r}, is already in the data"
             )
         if name not in agreed.means:
             raise DataError(
                 f"column {name!r} has missing cells and no mean to fill them with: at some site, few cells have a "
-                'value, or all but a few are the same. Leave the column out, or take missing = "drop"'
+                'value, or all but a few are the same. Leave the column out, or use missing = "drop"'
             )
     for name, levels in agreed.levels.items():
         if _LEVEL in levels and agreed.columns[name].missing != 0:
             raise DataError(
-                f"column {name!r} has a level {_LEVEL!r} already, which is to be that of its missing cells: name it in "
-                "blanks, or write it in another way by strings"
+                f"column {name!r} already has a level {_LEVEL!r}, which would hold its missing cells: name it in "
+                "blanks, or rename it with strings"
             )
     kinds = {**kinds, **{f"{name}{MARK}": "yes-no" for name in marked}}
     return kinds, [_filled_at(table, kinds, marked, agreed.means) for table in tables]
@@ -81,20 +85,20 @@ def _filled_at(
 ) -> SiteTable:
     values, absent = dict(table.values), dict(table.absent)
     for name in marked:
-        # means and standard deviations are those of the cells that have a value
+        # means and standard deviations of the cells with a value
         mark, at = f"{name}{MARK}", table.absent[name]
         values[mark], absent[mark] = at.astype(np.float64), np.zeros(table.rows, bool)
         values[name] = np.where(at, means[name], values[name])
     for name, kind in kinds.items():
         if kind not in NUMERIC:
-            # a level as any other
+            # missing cells become a level
             values[name] = np.where(table.absent[name], _LEVEL, values[name])
             absent[name] = np.zeros(table.rows, bool)
     return replace(table, kinds=dict(kinds), values=values, absent=absent)
 
 
 def with_counts(agreed: Agreed, before: Agreed) -> Agreed:
-    """What was agreed of filled columns, with how many of their cells were missing before."""
+    """The summaries of filled columns, with the counts of missing cells from before filling."""
     own = zip(agreed.by_site, before.by_site, strict=True)
     return replace(
         agreed,

@@ -1,4 +1,4 @@
-"""The floors under which a site tells nothing."""
+"""Disclosure floors: the smallest counts that a site reports."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ import numpy as np
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 
-# What a site does with a level that too few of its rows have.
-RARE = ("refuse", "tell")
-# Share of a column's range by which two of its values may differ and still count as one.
+# What a site does with rare levels.
+RARE = ("refuse", "warn")
+# Two values of a column count as equal if they differ by less than this share of its range.
 _ALIKE = 1e-3
 
 
 def require_policy(policy: Policy | None) -> None:
-    """Raise `TypeError` where a policy is something else than a `Policy`."""
+    """Raise `TypeError` if a policy is not a `Policy`."""
     if policy is not None and not isinstance(policy, Policy):
-        raise TypeError(f'policy must be a policy, such as accord.data.Policy(rare="tell"), found {policy!r}')
+        raise TypeError(f'policy must be a Policy, such as accord.data.Policy(rare="warn"), found {policy!r}')
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a site tells of its rows, and what it refuses.
+    """Disclosure floors of a site.
 
     Parameters
     ----------
     rows : int, default 10
-        A site of fewer rows takes no part, and a mean of fewer cells is not told.
+        A site with fewer rows takes no part. A mean of fewer cells is not reported.
     cells : int, default 3
-        Counts above 0 and below this are shown as "< 3". In a column of a model, no row or at least this many differ
-        from the most frequent value.
+        Counts from 1 to `cells` - 1 are reported as "< 3" (for the default). In each column of a model, no row or at
+        least `cells` rows must differ from the most frequent value.
     parameters : float, default 0.1
-        Parameters of a model, at most, as a share of the rows of the site.
-    rare : {"refuse", "tell"}, default "refuse"
-        What becomes of a model with a level that fewer than `cells` rows have, here or together, or with a column in
-        which fewer rows differ from the most frequent value: a model has a parameter for each, and its posterior would
-        reveal those rows. "tell" lets it pass with a warning.
+        Largest number of parameters of a model, as a share of the rows of the site.
+    rare : {"refuse", "warn"}, default "refuse"
+        "refuse" refuses models with a level that fewer than `cells` rows have, at the site or pooled, and models with a
+        column in which fewer than `cells` rows differ from the most frequent value. Such levels and columns have
+        parameters of their own, whose posterior would reveal the few rows. "warn" warns instead.
 
     Examples
     --------
@@ -63,11 +63,11 @@ class Policy:
 
     @classmethod
     def none(cls) -> Policy:
-        """A policy without floors, for what is told to nobody."""
-        return cls(1, 1, np.inf, "tell")
+        """A policy without floors, for data that never leaves the process."""
+        return cls(1, 1, np.inf, "warn")
 
     def too_few(self, where: str, rows: int) -> list[str]:
-        """The refusal of a site, `where`, with fewer rows than its floor; empty where it has enough."""
+        """The refusal of a site, named `where`, with fewer rows than its floor, else an empty list."""
         if rows >= self.rows:
             return []
         return [
@@ -75,26 +75,26 @@ class Policy:
         ]
 
     def refusals(self, site: str, parameters: int, rows: int) -> list[str]:
-        """Why a site of so many rows takes no part in a model of so many parameters; empty where it does."""
-        # a quotient is rounded as the share was when it was written
+        """The refusal of a site with too few rows for a number of parameters, else an empty list."""
+        # compare quotients, which round like the written share
         if parameters / max(rows, 1) <= self.parameters:
             return []
         share = -(-100 * parameters // max(rows, 1)) / 100
         return [
-            f"{site}: {parameters} parameters are more than {self.parameters:g} of the rows, the floor of the site: "
-            f"take fewer columns. Its administrator may allow it by the line `parameters = {share:g}` in the file "
-            f"policy.toml beside its data; for your own data in memory pass "
+            f"{site}: {parameters} parameters are more than {self.parameters:g} of the rows, the floor of the "
+            f"site: use fewer columns. Its administrator may allow it by the line `parameters = {share:g}` in the file "
+            f"policy.toml beside its data. For your own data in memory, pass "
             f"policy=accord.data.Policy(parameters={share:g})"
         ]
 
     def singles_out(self, values: np.ndarray) -> bool:
-        """Whether some rows, and fewer than `cells`, differ from the most frequent value of a column, shape (row,).
+        """Whether at least one row, but fewer than `cells`, differ from the most frequent value of a column.
 
-        Values that differ by less than a thousandth of the column's range count as one: a column of one person's value
-        and of others that are next to nothing beside it is that person's.
+        `values` has shape (row,). Values closer than 0.001 of the column's range count as equal, so that a column of
+        one large value among negligible ones singles out its row.
         """
         rows = np.nan_to_num(np.sort(np.asarray(values, np.float64)))
-        # of numbers near the largest of float64 the range would be infinite
+        # scaled, as the range of numbers near the float64 limit overflows
         rows = rows / max(np.abs(rows).max(initial=0.0), np.finfo(np.float64).tiny)
         alike = _ALIKE * np.ptp(rows) if len(rows) else 0.0
         commonest = (np.searchsorted(rows, rows + alike, side="right") - np.arange(len(rows))).max(initial=0)
@@ -102,12 +102,12 @@ class Policy:
 
     @classmethod
     def read(cls, path: Path) -> Policy:
-        """A policy from a TOML file with these names as keys.
+        """A policy from a TOML file with the parameters of `Policy` as keys.
 
         Raises
         ------
         ValueError
-            The file is no TOML, or a key or value is wrong; the file is named.
+            The file is not TOML, or a key or value is wrong. The message names the file.
         """
         try:
             found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -116,12 +116,12 @@ class Policy:
                 if name not in known:
                     raise unknown_name_error("key", name, known)
             return cls(**found)
-        except (ValueError, OSError) as error:  # errors of TOML and of UTF-8 are among these
+        except (ValueError, OSError) as error:  # TOML and UTF-8 errors are ValueErrors
             raise ValueError(f"policy {path}: {error}") from error
 
     @classmethod
     def beside(cls, path: Path) -> Policy | None:
-        """The site's own policy, beside its data: `north.policy.toml` for `north.csv`, or `policy.toml`."""
+        """The policy file of a site beside its data: `north.policy.toml` for `north.csv`, or `policy.toml`."""
         for name in (f"{path.stem}.policy.toml", "policy.toml"):
             own = path.with_name(name)
             if own.is_file():
@@ -129,7 +129,7 @@ class Policy:
         return None
 
     def stricter(self, other: Policy) -> Policy:
-        """The stricter of each floor of two policies."""
+        """The stricter value of each floor of two policies."""
         return Policy(
             max(self.rows, other.rows),
             max(self.cells, other.cells),
@@ -137,6 +137,6 @@ class Policy:
             RARE[min(RARE.index(self.rare), RARE.index(other.rare))],
         )
 
-    def told(self, count: int) -> int | str:
-        """A count as the site tells it."""
+    def disclosed(self, count: int) -> int | str:
+        """A count as the site reports it: "< 3" for a small one."""
         return f"< {self.cells}" if 0 < count < self.cells else count

@@ -1,4 +1,4 @@
-"""Files that are read where they lie, by an engine's agents: a study of them is made by correspondence."""
+"""Studies and matrices of files that the agents of an engine read at their sites."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from .files import Dialects, site_names
 from .policy import Policy
 from .studies import SETTINGS, Matrix, Study, require_chosen, require_options, study, study_at
 
-# Options of `study` for files that are read at their sites, and those of them for a matrix, which names its columns.
+# Options of `study` for `study_at_sites`, and for `at_sites`, which has its own argument `columns`.
 _OF_STUDY = tuple(name for name in (*SETTINGS, "policy", *Dialects.options()) if name != "formula")
 _OF_ROWS = tuple(name for name in _OF_STUDY if name != "columns")
-# What every site does on its own file: the same function at all of them.
+# The same function for every site, which reads the site's own file.
 Work = Callable[[SiteCollectives], Any]
-# `ask(work, sites, answers)`: what each site answers next, given the answers so far.
+# `ask(work, sites, answers)`: the next answer of each site, given the answers so far.
 Ask = Callable[[Work, Sequence[str], Sequence[Any]], list[Any]]
 
 
 class AsksSites(Protocol):
-    """An engine whose agents read files of their own."""
+    """An engine whose agents read their own files."""
 
     def asking(self, agents: int) -> AbstractContextManager[Ask]:
-        """What asks each agent, while the context lasts."""
+        """A context with a function that asks each agent for its next answer."""
         ...
 
 
 @dataclass(frozen=True)
 class RemoteStudy:
-    """Files of a study, and the engine whose agents read them; made by `study_at_sites`."""
+    """The files of a study and the engine whose agents read them. Made by `study_at_sites`."""
 
     engine: AsksSites
     files: tuple[str, ...]
@@ -47,29 +47,29 @@ class RemoteStudy:
     def __repr__(self) -> str:
         return f"<RemoteStudy: {len(self.sites)} sites {', '.join(self.sites)}>"
 
-    def met(self, meeting: SiteCollectives, **options: Any) -> Study:
-        """The study as one of the sites that meet knows it, or who has no table; its agents are numbered as files."""
+    def study(self, meeting: SiteCollectives, **options: Any) -> Study:
+        """The study in the process of one site, or in a process without a table. Agents are in the order of files."""
         file = self.files[meeting.here[0]] if meeting.here else None
         constant = [*options.get("constant", ()), *self.options.get("constant", ())]
         return study_at(meeting, file, **{"policy": None, **options, **self.options, "constant": constant})
 
     def __reduce__(self) -> Any:
-        # sites do not need the engine that asks them
+        # sites get no engine
         return RemoteStudy, (None, self.files, self.sites, self.options)
 
 
 def study_at_sites(files: Sequence[str | os.PathLike[str]], engine: AsksSites, **options: Any) -> RemoteStudy:
-    """A study of files that each agent of an engine reads where it runs; only names, counts and sums leave it.
+    """A study of files that each agent of an engine reads at its site. Only names, counts and sums leave a site.
 
-    `accord.models.glm` takes it as it takes a `Study`: sites agree on levels, means and whatever else the formula needs
-    over the engine, under the floors of the policy files beside their data.
+    Pass the result to `accord.models.glm` in place of a `Study`. The sites agree on levels, means and other summaries
+    for the formula through the engine, under the policy files beside their data.
 
     Parameters
     ----------
     files : sequence of str or path
-        The file of each agent, by its name where it is read: ``~`` and relative paths are those of that process.
+        The file of each agent, as a path at its site. ``~`` and relative paths are resolved there.
     engine : accord.Silo
-        Whose agents read the files.
+        The engine whose agents read the files.
     **options
         `dates`, `positive`, `strings`, `blanks`, `missing`, `constant`, `policy`, `separator`, `decimal`, `thousands`,
         `encoding` and `header` of `accord.data.study`.
@@ -77,7 +77,7 @@ def study_at_sites(files: Sequence[str | os.PathLike[str]], engine: AsksSites, *
     Raises
     ------
     ValueError
-        If `files` is a pattern or empty. What is wrong with a file is raised by `accord.models.glm`.
+        `files` is a pattern or empty. Problems with a file are raised by `accord.models.glm`.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def study_at_sites(files: Sequence[str | os.PathLike[str]], engine: AsksSites, *
     ...     run = accord.sample(accord.models.glm(table, "died ~ age", "bernoulli"), network, engine=sites)
     """
     if isinstance(files, str | os.PathLike) or len(files) == 0:
-        raise ValueError(f"files must list one file an agent, found {files!r}")
+        raise ValueError(f"files must list one file per agent, found {files!r}")
     if not hasattr(engine, "asking"):
         raise ValueError(f"engine must be one whose agents read files, such as accord.Silo(), found {engine!r}")
     require_options("study_at_sites", options, _OF_STUDY)
@@ -102,17 +102,17 @@ def at_sites(
     intercept: bool = True,
     **options: Any,
 ) -> Matrix:
-    """Name one CSV file an agent, to be read at its site only.
+    """A matrix of one CSV file per agent, which only the agent reads.
 
-    Nothing is read here: the shards are functions that a model calls where an agent's data is needed. So the columns
-    have to be named, and nothing is pooled. Columns are not standardised, as that takes the mean and the spread over
-    all sites: agree on units, or standardise at the sites, and give the model a prior that fits them.
+    Nothing is read here: the shards are functions that an agent calls when it needs its data. So you must name the
+    columns. Columns are not standardised, which would need means over all sites. Use the same units at all sites, or
+    standardise the files yourself, and choose a prior on that scale.
 
     Parameters
     ----------
     files : sequence of str or path
-        The file of each agent, by its name where it is read: ``~`` and relative paths are those of that process. Two
-        sites may use the same name.
+        The file of each agent, as a path at its site. ``~`` and relative paths are resolved there. Several agents may
+        have the same path.
     target : str
         The column of the response.
     columns : sequence of str
@@ -126,13 +126,13 @@ def at_sites(
     Returns
     -------
     Matrix
-        Functions that read the shards, names of the columns, names of the agents (after the files).
+        Functions that read the shards, the names of the columns, and the names of the agents (from their files).
 
     Raises
     ------
     ValueError
-        If `files` is a pattern or empty, or `columns` is empty, names a column twice or the target.
-        What is wrong with a file is raised where it is read, as by `study`.
+        `files` is a pattern or empty, or `columns` is empty, lists a column twice or lists the target. Problems with a
+        file are raised when it is read, as by `study`.
 
     Examples
     --------
@@ -143,13 +143,13 @@ def at_sites(
     """
     if isinstance(files, str | os.PathLike):
         raise ValueError(
-            f"files must list one file an agent, found {os.fspath(files)!r}: what a pattern matches is known only "
-            "where the files lie"
+            f"files must list one file per agent, found {os.fspath(files)!r}: a pattern cannot be expanded here, as "
+            "the files are at their sites"
         )
     if isinstance(columns, str):
         raise ValueError(f"columns must be a list of names, found {columns!r}")
     if options.get("missing") == "indicator":
-        raise ValueError('missing = "indicator" needs the mean over all sites: take missing = "drop" where sites read')
+        raise ValueError('missing = "indicator" needs the mean over all sites: use missing = "drop" with at_sites')
     if len(files) == 0:
         raise ValueError("files is an empty list")
     require_options("at_sites", options, _OF_ROWS)
@@ -162,7 +162,7 @@ def at_sites(
 def _read_site(
     file: str, target: str, columns: tuple[str, ...], intercept: bool, options: Mapping[str, Any]
 ) -> tuple[Float[np.ndarray, "row dim"], Float[np.ndarray, " row"]]:
-    # of one site, columns may look constant
+    # a column may be constant at one site
     own = {"constant": [*columns, target], "policy": Policy.none(), **options}
     found = study([file], columns=[*columns, target], **own)
     return found.matrix(target, columns, standardise=False, intercept=intercept).shards[0]

@@ -1,4 +1,4 @@
-"""Where the cells of sites come from: their files, or what people have in memory."""
+"""The cells of sites before parsing, from files or from memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sources_in_files(
     policy: Policy | None,
     dialects: Dialects,
 ) -> tuple[list[Source], list[str]]:
-    """The cells of sites with a file each, and what is wrong with the files that cannot be read."""
+    """The cells of sites with one file each, and the problems of unreadable files."""
     sources, problems = [], []
     paths = paths_of(files)
     names = site_names(paths)
@@ -38,7 +38,7 @@ def sources_in_files(
 
 
 def source_at(name: str, path: Path, policy: Policy | None, dialects: Dialects) -> tuple[list[Source], list[str]]:
-    """The cells of the file of a site of this name, or what is wrong with it."""
+    """The cells of the file of one site, or its problems."""
     return _source(name, f"{name} ({path.name})", path, policy, dialects.at(name))
 
 
@@ -51,9 +51,9 @@ def sources_in_file(
     *,
     drop: bool,
 ) -> tuple[list[Source], list[str]]:
-    """The cells of sites that share a file, whose column `site` names them, and what is wrong with the file.
+    """The cells of sites in a single file, whose column `site` names them, and the problems of the file.
 
-    Rows whose site has no value are a problem, or left out with a warning.
+    With `drop`, rows without a site are left out with a warning. Otherwise they are a problem.
     """
     path = Path(os.path.expanduser(file))
     found, problems = _source(path.name, path.name, path, policy, dialects.of_one_file)
@@ -61,14 +61,14 @@ def sources_in_file(
         return [], problems
     (whole,) = found
     if site not in whole.columns:
-        return [], [f"{path.name}: there is no column {site!r}, which is to name the sites"]
+        return [], [f"{path.name}: there is no column {site!r} with the names of the sites"]
     names = np.array([whole.dialect.level(name) for name in whole.columns.pop(site).tolist()])
     unnamed = np.isin(names, blanks)
     if unnamed.any() and not drop:
         lines = some_lines(np.asarray(whole.lines)[unnamed].tolist())
-        return [], [f'{path.name}: column {site!r}: {lines} no site; missing = "drop" leaves such rows out']
+        return [], [f'{path.name}: column {site!r}: {lines} no site: missing = "drop" leaves such rows out']
     if unnamed.any():
-        count = whole.policy.told(int(unnamed.sum()))
+        count = whole.policy.disclosed(int(unnamed.sum()))
         warnings.warn(f"rows without a site in column {site!r} are left out: {count} in {path.name}", stacklevel=4)
     return [
         whole.part(name, names == name, whole.policy) for name in sorted(set(names[~unnamed].tolist()), key=natural)
@@ -85,9 +85,9 @@ def sources_shared_out(
     dialects: Dialects,
     rules: Rules,
 ) -> tuple[list[Source], list[str]]:
-    """The rows of one file by agents that a rule makes, which have no floors, and what is wrong with the file.
+    """The rows of one file, split over simulated agents without floors, and the problems of the file.
 
-    `column` is what the rule looks at. The floor of rows holds for the file.
+    The floor for rows applies to the whole file. `column` has the values that the rule sorts by, or the labels.
     """
     path = Path(os.path.expanduser(file))
     found, problems = _source(path.stem, path.name, path, policy, dialects.of_one_file)
@@ -103,8 +103,8 @@ def sources_shared_out(
             return [], [f"{path.name}: {unknown_name_error('column', column, list(whole.columns))}"]
         table, problems = whole.table([column], rules)
         if problems or table.absent[column].any():
-            return [], problems or [f"{path.name}: column {column!r}, by which rows are split, has cells of no value"]
-        # texts by their order
+            return [], problems or [f"{path.name}: column {column!r}, by which rows are split, has missing cells"]
+        # codes of texts in sorted order
         values = (
             np.unique(table.values[column], return_inverse=True)[1]
             if table.kinds[column] == "factor"
@@ -120,7 +120,7 @@ def sources_shared_out(
 def _source(
     name: str, where: str, path: Path, policy: Policy | None, dialect: Dialect
 ) -> tuple[list[Source], list[str]]:
-    """The cells of a file, or what is wrong with it."""
+    """The cells of a file, or its problems."""
     sheet = read_sheet(path, dialect)
     if sheet.problems:
         return [], [f"{where}: {problem}" for problem in sheet.problems]
@@ -128,14 +128,14 @@ def _source(
 
 
 def _floors(path: Path, policy: Policy | None) -> Policy:
-    """The floors of the site of a file: nobody else may lower those of its own policy, nor go by a link around it."""
+    """The policy for a file: the strictest of the argument and the files beside it, before and after links."""
     require_policy(policy)
     found = [policy, Policy.beside(path), Policy.beside(path.resolve())]
     return reduce(Policy.stricter, [one for one in found if one is not None] or [Policy()])
 
 
 def sources_in_memory(table: Any, policy: Policy | None, dialects: Dialects) -> list[Source]:
-    """The sites' cells, from a sequence or mapping of tables."""
+    """The cells of sites, from a sequence or mapping of tables in memory."""
     if isinstance(table, Mapping):
         sites, tables = [str(name) for name in table], list(table.values())
     elif isinstance(table, Sequence) and not isinstance(table, str | bytes):
@@ -146,7 +146,7 @@ def sources_in_memory(table: Any, policy: Policy | None, dialects: Dialects) -> 
         raise _no_study("none")
     twice = [name for name, times in Counter(sites).items() if times > 1]
     if twice:
-        raise ValueError(f"two tables have the site name {twice[0]!r}, as 1 and '1' are one name")
+        raise ValueError(f"two tables have the site name {twice[0]!r} (names are converted to text)")
     require_policy(policy)
     floors = policy or Policy()
     dialects.require_sites(sites)
@@ -169,7 +169,7 @@ def _columns_in_memory(site: str, table: Any) -> tuple[dict[str, np.ndarray], ra
 
 
 def _array(column: Any) -> np.ndarray:
-    """A column as an array, with None where pandas has a word of its own for a missing cell."""
+    """A column as an array, with None for pandas' own missing values."""
     values = np.asarray(column)
     if values.dtype == object and hasattr(column, "isna"):
         values = values.copy()
@@ -180,5 +180,5 @@ def _array(column: Any) -> np.ndarray:
 def _no_study(found: str) -> TypeError:
     return TypeError(
         "a table must be an accord.data.Study, or a sequence or mapping with one pandas DataFrame or mapping of "
-        f'columns a site; found {found}. Split a DataFrame of all sites: dict(list(frame.groupby("site")))'
+        f'columns per site, found {found}. To split a DataFrame by site: dict(list(frame.groupby("site")))'
     )

@@ -1,4 +1,4 @@
-"""Raw columns with names, site by site, for formulas: what is in the files, and what the sites agreed on."""
+"""Studies: columns read from the files of several sites, and the summaries that the sites agreed on."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MISSING = ("error", "drop", "indicator")
-# Problems that one error lists.
+# Largest number of problems that one error lists.
 _MOST_PROBLEMS = 50
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """Rows of numbers by site, ready for a model.
+    """Design matrices and responses by site, ready for a model.
 
     Parameters
     ----------
     shards : list of (array, array), or of functions
-        For each site its covariates X_i, shape (row, dim), and its responses y_i, shape (row,), float64; or a function
-        that reads them (`at_sites`).
+        For each site its covariates X_i, shape (row, dim), and its responses y_i, shape (row,), float64, or a function
+        that reads both (`at_sites`).
     columns : tuple of str
-        The names of the columns of X, ``"intercept"`` first if it was added.
+        The names of the columns of X. ``"intercept"`` comes first if it was added.
     sites : tuple of str
         The names of the sites, in the order of the shards.
     sds : dict of float
-        By column, what it was divided by where it was standardised.
+        For each standardised column, the standard deviation that it was divided by.
     """
 
     shards: list[Any]
@@ -56,48 +56,47 @@ class Matrix:
     sds: dict[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        # rows stay where they are, off the screen too
+        # no data in a repr
         return f"<Matrix: {len(self.sites)} sites {', '.join(self.sites)}; columns {', '.join(self.columns)}>"
 
 
 def require_chosen(columns: Sequence[str], target: str, *, intercept: bool) -> None:
-    """Raise `ValueError` unless columns can be those of a matrix beside a target."""
+    """Raise `ValueError` unless these columns can be the covariates of a matrix with this target."""
     twice = [name for name, times in Counter(columns).items() if times > 1]
     if twice:
         raise ValueError(f"columns lists {twice[0]!r} more than once")
     if target in columns:
         raise ValueError(f"columns lists the target {target!r}")
     if intercept and "intercept" in columns:
-        raise ValueError("there is a column 'intercept' already; take intercept=False or leave it out of columns")
+        raise ValueError("a column is already named 'intercept': pass intercept=False or leave it out of columns")
     if not columns and not intercept:
-        raise ValueError(f"there is no covariate beside the target {target!r}, and intercept is False")
+        raise ValueError(f"there is no covariate besides the target {target!r}, and intercept is False")
 
 
 def _moments(X: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of each column."""
     constant = np.flatnonzero(np.ptp(X, axis=0) == 0)
     if constant.size:
-        raise DataError(f"column {names[constant[0]]!r} is the same in every row; leave it out of columns")
+        raise DataError(f"column {names[constant[0]]!r} is the same in every row: leave it out of columns")
     return X.mean(axis=0), X.std(axis=0)
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Rows of several sites, column by column, and what the sites agreed on.
+    """Rows of several sites, and the summaries that the sites agreed on.
 
     Parameters
     ----------
     meeting : SiteCollectives
-        The sites, and whose rows are here.
+        The collectives between the sites, with the numbers of the sites whose rows this process has.
     frames : tuple of pandas.DataFrame
-        The rows of each site that is here: numbers and yes-no columns as float64, factors as text, no cell without a
-        value.
+        The rows of each of these sites: numeric and yes-no columns as float64, factors as text, without missing values.
     agreed : Agreed
-        Means, levels, missing cells and the like, of all and by site.
+        Means, levels, missing cells and other summaries, by site and pooled.
     policies : tuple of Policy
-        The floors of each site that is here.
+        The policy of each of these sites.
     ones : dict of tuple of str
-        The texts that are 1, of each column that `positive` makes 0 and 1 of.
+        For each column in `positive`, the texts that are coded as 1.
     """
 
     meeting: SiteCollectives
@@ -112,7 +111,7 @@ class Study:
         return self.meeting.sites
 
     def __repr__(self) -> str:
-        # rows stay where they are, off the screen too
+        # no data in a repr
         rows = sum(self.agreed.rows)
         return (
             f"<Study: {len(self.sites)} sites {', '.join(self.sites)}; {rows} rows; {', '.join(self.agreed.columns)}>"
@@ -126,14 +125,14 @@ class Study:
         standardise: bool = True,
         intercept: bool = True,
     ) -> Matrix:
-        """One matrix of numbers a site, for models that are no formula.
+        """The design matrix and response of each site, for models without a formula.
 
         Parameters
         ----------
         target : str
             The column of the response.
         columns : sequence of str, optional
-            The columns of X, in this order; by default all but `target`.
+            The columns of X, in this order. By default all except `target`.
         standardise : bool, default True
             Shift and scale each column of X to mean 0 and standard deviation 1 (n in the denominator) over all sites.
         intercept : bool, default True
@@ -142,10 +141,9 @@ class Study:
         Raises
         ------
         ValueError
-            A column is not there, holds texts, or is twice among the columns; cells of the target are missing; or the
-            rows of some sites are elsewhere.
+            A column is unknown or is listed twice, or the rows of some sites are not here.
         DataError
-            A site refuses, as its floors for models say.
+            A column holds texts, cells of the target are missing, or a site's policy refuses the model.
 
         Examples
         --------
@@ -153,7 +151,7 @@ class Study:
         >>> post = accord.models.logistic_regression(table.shards, names=table.columns)  # doctest: +SKIP
         """
         if len(self.frames) < len(self.sites):
-            raise ValueError("a matrix needs the rows of all sites here; accord.data.at_sites reads each at its site")
+            raise ValueError("matrix() needs the rows of all sites here: accord.data.at_sites reads each at its site")
         for name, flag in (("standardise", standardise), ("intercept", intercept)):
             if not isinstance(flag, bool):
                 raise ValueError(f"{name} must be true or false, found {flag!r}")
@@ -164,9 +162,9 @@ class Study:
             if name not in known:
                 raise unknown_name_error("column", name, known)
             if self.agreed.kinds[name] not in NUMERIC:
-                raise DataError(f"column {name!r} holds texts: leave it out of columns, or use a formula")
+                raise DataError(f"column {name!r} holds texts: leave it out of columns or use a formula")
         if self.agreed.columns[target].missing != 0:
-            raise DataError(f'column {target!r} has missing cells, and a response is never filled: missing = "drop"')
+            raise DataError(f'column {target!r} is the response and has missing cells: pass missing = "drop"')
         self.check_columns([[(name, frame[name].to_numpy()) for name in names] for frame in self.frames])
         self.check_parameters(len(names) + intercept)
         X = [frame[names].to_numpy(np.float64) for frame in self.frames]
@@ -182,12 +180,12 @@ class Study:
         return Matrix(list(zip(X, y, strict=True)), tuple(names), self.sites, sds)
 
     def check_parameters(self, parameters: int) -> None:
-        """Ask every site whether it has rows enough for a model of so many parameters.
+        """Check at every site that it has enough rows for a model with this number of parameters.
 
         Raises
         ------
         DataError
-            A site refuses; each of them is named, with its floor.
+            Sites refuse. The message names each of them and its floor.
         """
         refusals = [
             policy.refusals(site, parameters, len(frame))
@@ -196,23 +194,23 @@ class Study:
         _raise(_flat(self.meeting.gathered(refusals)))
 
     def check_columns(self, columns: Sequence[Sequence[tuple[str, np.ndarray]]]) -> None:
-        """Ask every site whether columns of a model single out few of its rows.
+        """Check at every site that no column of a model singles out fewer rows than the site's floor.
 
         Parameters
         ----------
         columns
-            Of each site that is here, the columns by the terms that they are of: arrays of shape (row,).
+            For each site that is here, pairs of a term and a column of its design matrix, shape (row,).
 
         Raises
         ------
         DataError
-            A site refuses; each of them is named, with its floor.
+            Sites refuse. The message names each of them and its floor.
         """
         refusals: list[list[str]] = []
         for site, policy, own in zip(self.meeting.names_here, self.policies, columns, strict=True):
             few = dict.fromkeys(term for term, values in own if policy.singles_out(values))
             refusals.append([])
-            # between sites one term is named: a list of them would answer many questions about one person
+            # only one term leaves the site: a list of terms could identify a person
             for term in few if self.meeting.is_whole else list(few)[:1]:
                 text = (
                     f"in {term}, fewer than {policy.cells} rows differ from the most frequent value (within a "
@@ -221,7 +219,7 @@ class Study:
                 if policy.rare == "refuse":
                     refusals[-1].append(
                         f"{site}: refused, {text}. Leave the term out, merge levels, or take a function such as log(x) "
-                        'of a column with a few large values. Its administrator may allow it (rare = "tell" in its '
+                        'of a column with a few large values. Its administrator may allow it (rare = "warn" in its '
                         "policy)"
                     )
                 else:
@@ -253,66 +251,66 @@ def study(
     encoding: str | Mapping[str, str] = "utf-8",
     header: int | Mapping[str, int] = 1,
 ) -> Study:
-    """Read CSV files, one a site or one of all sites, for a formula or a matrix.
+    """Read CSV files, one per site or one for all sites, for a formula or a matrix.
 
-    A column of numbers is numbers, ``true`` and ``false`` are 1 and 0, any other text is a factor. Columns may be in
-    another order in each file. A column without a name, as an index has none, is left out. One error lists all that is
-    wrong with all files, and quotes no cell.
+    Cells decide the type of a column: numbers are numeric, ``true`` and ``false`` are 1 and 0, any other text makes a
+    factor. The order of the columns may differ between files. Columns without a name, such as an index, are ignored.
+    One error lists all problems in all files. Messages never quote a cell.
 
     Parameters
     ----------
     files : str, path or sequence of them, optional
-        One file a site: a glob, whose files are taken in the order of their names, or a list.
+        One file per site: a list, or a glob pattern, whose files are sorted by name.
     file, site : str or path, and str, optional
-        One file of all sites, and the column that names the site of a row.
+        One file for all sites, and the column with the name of each row's site.
     split : str, optional
-        The rule that shares out the rows of `file`, to try things: one of `SPLITS`, an argument in brackets, as in
-        ``"dirichlet(0.5)"``. See `split`. The agents that it makes have no floors.
+        A rule that splits the rows of `file` over simulated agents, which have no floors: one of `SPLITS`, with its
+        argument in brackets, such as ``"dirichlet(0.5)"``. See `split`.
     agents : int, optional
-        How many agents `split` makes; with `files` or `site` it must be the number of sites.
+        Number of agents for `split`. With `files` or `site` it must equal the number of sites.
     column : str, optional
-        The column that `split` sorts by, or whose labels it looks at; for labels the response of `formula` by default.
+        The column that `split` sorts by or takes labels from. By default, labels are the response of `formula`.
     seed : int, default 0
         Seed of `split`.
     columns : sequence of str, optional
-        The columns to read; by default all, or those that `formula` names.
+        The columns to read. By default those in `formula`, or all without a formula.
     formula : str or sequence of str, optional
-        A formula whose names say which columns to read, where `columns` does not, and names of columns beside it, such
-        as that of weights. What it has in ``C(...)`` is a factor, and what it has only behind a bar, as in
-        ``(1 | ward)``, says which group a row is in: of those nobody but the site hears.
+        A formula, or a formula and names of further columns such as weights. Its columns are read if `columns` is not
+        given. A column in ``C(...)`` is a factor. A column that is only behind a bar, as in ``(1 | ward)``, gives the
+        group of each row. Names of groups never leave their site.
     dates : mapping, optional
-        Columns of dates, and how they are written: ``{"admitted": "%Y-%m-%d"}`` makes days since 1970 of them. With
-        ``{"format": "%d.%m.%Y", "since": "2020-01-01", "unit": "years"}`` they count from another day, in years. The
-        format may be a mapping from the names of all sites.
+        Date columns and their format: ``{"admitted": "%Y-%m-%d"}`` converts to days since 1970-01-01. Use
+        ``{"format": "%d.%m.%Y", "since": "2020-01-01", "unit": "years"}`` for another origin and unit. The format may
+        be a mapping by site that names all sites.
     positive : mapping, optional
-        Columns of two texts, and the one (or several spellings of it) that is 1: ``{"died": "yes"}``.
+        Columns with two texts, and the text (or several spellings of it) that is coded as 1: ``{"died": "yes"}``.
     strings : sequence of str or mapping, optional
-        Columns that are factors though their levels look like numbers. ``1.0`` is the level ``1``, as pandas writes
-        whole numbers beside missing cells; ``01`` and ``1.50`` are levels of their own. A mapping has other spellings
-        of levels too: ``{"sex": {"F": ["f", "female"], "M": ["m", "male"]}}``. `positive` reads them as well. A level
-        named there is a value, such as ``{"country": {"NA": []}}``.
+        Columns that are factors although their levels look like numbers. Whole numbers such as ``1.0``, which pandas
+        writes when cells are missing, become the level ``1``. ``01`` and ``1.50`` stay as they are. A mapping also
+        gives other spellings of levels: ``{"sex": {"F": ["f", "female"], "M": ["m", "male"]}}``. They apply before
+        `positive`. A level in the mapping is never a missing value: ``{"country": {"NA": []}}``.
     blanks : sequence of str, optional
-        Texts that mean a missing value, beside empty cells, NA, N/A, NaN and null. A number such as ``"-999"`` matches
-        ``-999.0`` too.
+        Texts that mean a missing value, in addition to empty cells, NA, N/A, NaN and null. A number such as ``"-999"``
+        also matches ``-999.0``.
     missing : {"error", "drop", "indicator"}, default "error"
-        Cells without a value are an error that names them; or their rows are left out, counted, with a warning; or
-        numbers are filled with the mean over all sites and marked in a column of 0 and 1, ``NAME_missing``, and
-        factors get a level ``missing``. What `formula` has on its left is never filled.
+        "error" raises an error that lists missing cells. "drop" drops rows with missing cells and warns with their
+        number. "indicator" fills numbers with the mean over all sites, adds a column ``NAME_missing`` of 0 and 1, and
+        gives factors a level ``missing``. Responses of `formula` are never filled.
     constant : sequence of str, optional
-        Columns that may be the same in every row, such as the number of trials; for others that is an error.
+        Columns that may be the same in every row, such as a number of trials. Other constant columns are an error.
     policy : Policy, optional
-        Floors of sites that have no policy file beside their data. For those that have one, the stricter of both.
+        Policy of sites without a policy file beside their data. Other sites use the stricter of both for each floor.
     separator : str or mapping, default ","
-        What parts the cells of a row: one character, such as ``";"`` or a tab. This and the next four options are for
-        all sites, or a mapping from the names of those that differ from the default: ``{"sued": ";"}``.
+        Separator of cells: one character, such as ``";"`` or a tab. This option and the next four may be a mapping
+        from the names of the sites that differ from the default: ``{"sued": ";"}``.
     decimal : {".", ","} or mapping, default "."
-        The sign before the decimals of a number.
+        Decimal separator.
     thousands : str or mapping, optional
-        The sign between groups of three digits, such as ``","``, ``"."``, ``"'"`` or a space.
+        Thousands separator: ``","``, ``"."``, ``"'"`` or a space.
     encoding : str or mapping, default "utf-8"
-        How the file's text is written, such as ``"cp1252"`` or ``"utf-16"``.
+        Encoding of the file, such as ``"cp1252"`` or ``"utf-16"``.
     header : int or mapping, default 1
-        The line of the file that has the names. Lines above it are left out.
+        Number of the line with the column names, from 1. Lines above it are ignored.
 
     Returns
     -------
@@ -324,9 +322,9 @@ def study(
     FileNotFoundError
         No file matches.
     DataError
-        Something is wrong with the files, or a site refuses; everything is told at once.
+        Files have problems or sites refuse. The message lists everything.
     ValueError
-        The arguments do not fit together.
+        The arguments contradict each other.
 
     Examples
     --------
@@ -346,7 +344,7 @@ def study(
         if agents is None:
             raise ValueError(f"split {split!r} needs agents, the number of agents")
         if files is not None:
-            raise ValueError("give one of files and file; found both")
+            raise ValueError("pass either files or file, found both")
         labels = sorted(wanted.responses)
         if column is None and split.partition("(")[0] in ("by-label", "dirichlet"):
             if len(labels) != 1:
@@ -355,7 +353,7 @@ def study(
         sources, problems = sources_shared_out(file, split, agents, column, seed, policy, dialects, wanted.rules)
     else:
         if column is not None and file is not None:
-            raise ValueError("column goes with split, a rule that shares the rows out; found it without one")
+            raise ValueError("column is an argument of split, and split is not given")
         sources, problems = _sources(files, file, given, policy, dialects, wanted.rules.blanks, drop=missing == "drop")
     if agents is not None and not problems and agents != len(sources):
         found = f"{len(sources)} files" if file is None else f"{len(sources)} sites in column {site!r}"
@@ -373,18 +371,18 @@ def _sources(
     *,
     drop: bool,
 ) -> tuple[list[Source], list[str]]:
-    """The cells of sites with a file each, or of one file whose column names them, and what is wrong with the files."""
+    """The cells of each site, from one file per site or from one file with a site column, and problems of the files."""
     if (files is None) == (file is None):
-        raise ValueError(f"give one of files and file; found {'neither' if files is None else 'both'}")
+        raise ValueError(f"pass either files or file, found {'neither' if files is None else 'both'}")
     if files is not None:
         for name, value in given.items():
             if value is not None:
-                raise ValueError(f"{name} goes with file, one file of all sites; found it with files")
+                raise ValueError(f"{name} is an argument for file (one file for all sites), found it with files")
         return sources_in_files(files, policy, dialects)
     site = given["site"]
     if file is None or site is None or given.get("split") is not None:
         found = "neither" if site is None else "both"
-        raise ValueError(f"file needs one of site and split, to know whose rows are whose; found {found}")
+        raise ValueError(f"file needs either site or split, to assign its rows to sites, found {found}")
     return sources_in_file(file, site, policy, dialects, blanks, drop=drop)
 
 
@@ -406,12 +404,12 @@ def describe(
     encoding: str | Mapping[str, str] = "utf-8",
     header: int | Mapping[str, int] = 1,
 ) -> Agreed:
-    """Describe what is in the files, by site and together, as far as the floors of the sites allow.
+    """Summarise the columns of all files, by site and pooled, within the floors of the sites.
 
-    Missing cells and constant columns are counted, and are no errors. A column whose cells a study would refuse is left
-    out with a warning. Levels that too few rows of every site have are counted and not named. Warnings name what looks
-    wrong: levels in two spellings, codes of missing values, other units, 1.234 that may mean 1234. The parameters are
-    those of `study`.
+    See `study` for the parameters. Missing cells and constant columns are no errors here. Columns that `study`
+    would reject are skipped with a warning. Levels that are rare at every site are counted without their names.
+    Warnings point out likely mistakes: two spellings of a level, codes for missing values, different units, or 1.234
+    that may mean 1234.
 
     Raises
     ------
@@ -428,22 +426,22 @@ def describe(
     unclear = [text for text in _flat(found.own) if isinstance(text, AboutCells)]
     others = [text for text in _flat(found.own) if not isinstance(text, AboutCells)]
     refused = [table.policy.too_few(table.where, table.rows) for table in tables]
-    _raise([*problems, *others, *_flat(refused), *found.plain])
+    _raise([*problems, *others, *_flat(refused), *found.shared])
     if unclear:
-        warnings.warn("columns are left out:\n  " + _listed(unclear), stacklevel=2)
+        warnings.warn("skipped these columns:\n  " + _listed(unclear), stacklevel=2)
     agreed = agree(meeting, kinds, tables, [0] * len(tables), floors=True)
     warn_of(sources, tables, kinds, agreed, stacklevel=3, described=True)
     return agreed
 
 
 def as_study(table: Any, **options: Any) -> Study:
-    """Take what people have in memory as a study.
+    """Make a study of tables in memory.
 
     Parameters
     ----------
     table : Study, or sequence or mapping of tables
-        A study stays what it is. Tables are pandas DataFrames or mappings of names to arrays of shape (row,), one a
-        site: in a sequence, or in a mapping from the names of the sites.
+        One pandas DataFrame, or mapping of names to arrays of shape (row,), per site: in a sequence, or in a mapping
+        from names of sites. A `Study` is returned unchanged.
     **options
         `columns`, `formula`, `dates`, `positive`, `strings`, `blanks`, `missing`, `constant`, `policy`, `decimal` and
         `thousands` of `study`.
@@ -451,7 +449,7 @@ def as_study(table: Any, **options: Any) -> Study:
     Raises
     ------
     TypeError
-        The table is none of these.
+        `table` has another type.
     DataError, ValueError
         As `study` does.
 
@@ -464,10 +462,10 @@ def as_study(table: Any, **options: Any) -> Study:
     """
     if isinstance(table, Study):
         if options:
-            raise TypeError(f"a Study is read already; found the options {', '.join(options)}")
+            raise TypeError(f"options cannot be changed for a Study, found {', '.join(options)}")
         return table
     require_options("as_study", options, (*SETTINGS, "policy", "decimal", "thousands"))
-    dialects = Dialects.taken(options)
+    dialects = Dialects.pop_from(options)
     sources = sources_in_memory(table, options.pop("policy", None), dialects)
     return _met(_in_one_place(sources), sources, [], *_settings(**options))
 
@@ -475,14 +473,14 @@ def as_study(table: Any, **options: Any) -> Study:
 def study_at(
     meeting: SiteCollectives, file: str | os.PathLike[str] | None, policy: Policy | None, **options: Any
 ) -> Study:
-    """The study of a meeting by correspondence, of whose files this process has one, or none.
+    """The study of several sites, in a process with the file of one of them or of none.
 
     Raises
     ------
     DataError, ValueError
-        As `study` does; of files that cannot be read before the others are looked at.
+        As `study` does. Unreadable files are reported before the columns of the others.
     """
-    dialects = Dialects.taken(options)
+    dialects = Dialects.pop_from(options)
     dialects.require_sites(meeting.sites)
     wanted, missing, constant = _settings(**options)
     sources: list[Source] = []
@@ -509,17 +507,17 @@ def _settings(
     missing: str = "error",
     constant: Sequence[str] = (),
 ) -> tuple[ColumnSpec, str, Sequence[str]]:
-    """What is wanted, what becomes of missing cells, and which columns may be constant."""
+    """Column specification, treatment of missing cells, and columns that may be constant."""
     _require_missing(missing)
     return ColumnSpec.of(columns, formula, dates, positive, strings, blanks), missing, constant
 
 
-# Options of `study` that say which columns are read, and how.
+# Options of `study` about columns, which functions for tables in memory have too.
 SETTINGS = tuple(inspect.signature(_settings).parameters)
 
 
 def require_options(function: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raise `TypeError` where a function has no option of a name, with the nearest one that it has."""
+    """Raise `TypeError` with the nearest known name if an option is unknown."""
     for name in options:
         if name not in known:
             raise TypeError(str(unknown_name_error(f"option of {function}", name, known)))
@@ -542,7 +540,7 @@ def _met(
     missing: str,
     constant: Sequence[str],
 ) -> Study:
-    """The study of sources, in some of which there may be what could not be read."""
+    """The study of these sources. `unread` are problems of files that could not be read."""
     if not unread:
         wanted.rules.require_sites(meeting.sites)
     problems = Problems([[] for _ in sources])
@@ -551,13 +549,13 @@ def _met(
     if missing == "drop":
         tables, dropped = without_missing(tables)
     factors = [name for name, kind in kinds.items() if kind == "factor"]
-    # before a site counts anything for others it says whether it takes part at all
+    # sites refuse before any of their counts leave
     for table, own in zip(tables, problems.own, strict=True):
         if missing != "drop":
             own += without_value(table, None if missing == "error" else wanted.responses)
         own += table.policy.too_few(table.where, table.rows) + _rare(table, factors, wanted.responses)
-    found = [*unread, *_flat(meeting.gathered(problems.own)), *problems.plain]
-    # of some sites only, columns may look constant
+    found = [*unread, *_flat(meeting.gathered(problems.own)), *problems.shared]
+    # a column may be constant at some sites only
     if not meeting.is_whole or unread or not all(table.rows for table in tables):
         _raise(found)
     agreed = agree(meeting, kinds, tables, dropped, floors=False)
@@ -576,22 +574,22 @@ def _flat(texts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _unusable(agreed: Agreed, constant: Container[str]) -> list[str]:
-    """Columns that no model could use."""
+    """Problems of columns that are constant or overflow."""
     problems = []
     for name, column in agreed.columns.items():
         same = column.kind == "factor" and len(column.levels) == 1
         if column.mean is not None and column.sd is not None:
             if np.isinf(column.sd):
-                problems.append(f"column {name!r}: the sum of its squares is beyond float64; change its unit")
-            # exactly: distances of a constant from its rounded mean are a few units in the last place, all alike
+                problems.append(f"column {name!r}: the sum of its squares overflows float64: change its unit")
+            # exact comparison: every row of a constant column has the same rounding error
             same = column.sd == 0.0
         if same and name not in constant:
-            problems.append(f"column {name!r} is the same in every row; leave it out, or name it in constant")
+            problems.append(f"column {name!r} is the same in every row: leave it out, or name it in constant")
     return problems
 
 
 def _rare(table: SiteTable, factors: Sequence[str], responses: Container[str]) -> list[str]:
-    """Refusals of a site where levels are rare; one whose policy tells them warns."""
+    """Refusals of a site with rare levels. With ``rare="warn"`` in its policy, they are warnings."""
     refusals = []
     for name in factors:
         rare, levels = rare_levels(table, name)
@@ -605,7 +603,7 @@ def _rare(table: SiteTable, factors: Sequence[str], responses: Container[str]) -
             remedy = "leave the column out"
             if name in responses:
                 remedy = f'make 0 and 1 of it by positive = {{{name} = "..."}}'
-            refusals.append(f"{text}; merge levels, or {remedy}")
+            refusals.append(f"{text}: merge levels, or {remedy}")
         else:
             warnings.warn(text, stacklevel=4)
     return refusals
@@ -618,7 +616,7 @@ def _frame(table: SiteTable) -> pd.DataFrame:
 
 
 def _raise(problems: Sequence[str]) -> None:
-    """Raise all problems as one error, if there are any."""
+    """Raise one error with all problems, if there are any."""
     if len(problems) == 1:
         raise DataError(problems[0])
     if problems:
@@ -626,6 +624,6 @@ def _raise(problems: Sequence[str]) -> None:
 
 
 def _listed(problems: Sequence[str]) -> str:
-    """The first problems, a line each, and how many more there are."""
+    """The first problems, one per line, and the number of others."""
     more = [f"and {len(problems) - _MOST_PROBLEMS} more"] if len(problems) > _MOST_PROBLEMS else []
     return "\n  ".join([*problems[:_MOST_PROBLEMS], *more])

@@ -1,8 +1,7 @@
-"""What sites agree on about their tables: sums of small summaries, of which nothing but the sum is needed.
+"""Summaries of the tables of all sites: counts, sums, moments and quantiles, computed from sums over sites.
 
-Every question is a function of one site's table; its answer is numbers by name, and answers are added. What a site says
-of its own columns it says under its floors. No smallest or largest value is asked for or told: it is the cell of one
-person.
+Each step maps a site's table to arrays by name, and `SiteCollectives.total` adds them. Summaries of single sites follow
+their policies. Minima and maxima are never computed, as each is the cell of one person.
 """
 
 from __future__ import annotations
@@ -21,36 +20,40 @@ from .files import natural
 from .policy import Policy
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-# A quantile is looked for in bins of its range, then in bins of one bin, and so on: 64^2 bins of some standard
-# deviations are a thousandth of one wide. Finer ones would tell the very cell of somebody.
-_BINS, _ROUNDS = 64, 2
-# What counts of rows and of missing cells are called among sums of columns.
-_ROWS, _MISSING = "(rows)", "(missing)"
-# Kinds of columns that have a mean.
+# Bins of one round of a quantile search.
+_BINS = 64
+# Rounds of a quantile search, which resolve 0.001 standard deviations. More rounds would reveal single cells.
+_ROUNDS = 2
+# Key of the number of rows among the sums.
+_ROWS = "(rows)"
+# Suffix of the keys of missing cells among the sums.
+_MISSING = "(missing)"
+# Kinds of columns with a mean.
 NUMERIC = ("number", "yes-no")
-# A count, or in words what is told of it: "< 3", ">= 40".
+# A count, or a text in its place: "< 3", ">= 40" or "hidden".
 Count = int | str
 
 
 @dataclass(frozen=True)
 class Column:
-    """What is told of a column, at one site or of all together.
+    """Summary of a column, at one site or pooled.
 
     Parameters
     ----------
     kind : {"number", "yes-no", "factor", "group"}
-        What its cells are; a yes is 1. Of a group, which a formula has behind a bar, only missing cells are counted.
+        Kind of the cells. A yes counts as 1. A group is the variable behind the bar in a formula, and has only a count
+        of missing cells.
     missing : int or str
-        Cells without a value; a text such as "< 3" where a floor hides the number.
+        Number of missing cells, or a text such as "< 3" if a floor hides the number.
     mean, sd : float or None
-        Of the cells that have a value, the standard deviation with n in the denominator; None for texts and where a
-        floor hides them, as where all but a few cells of a site are the same.
+        Mean and standard deviation (n in the denominator) of the cells with a value. None for texts, or if a floor
+        hides them.
     quantiles : tuple of (float, float or None)
-        Of numbers: a share of the cells, and the value that it is not above, to a thousandth of a standard deviation.
+        For numbers, pairs of a probability and the quantile, accurate to 0.001 standard deviations.
     levels : tuple of (str, int or str)
-        Of factors, in natural order, and how many cells each has.
+        For factors, pairs of a level and its count, in natural order.
     unnamed : int
-        Levels that are not among these, as too few cells of every site have them.
+        Number of levels that are left out because they are rare at every site.
     """
 
     kind: str
@@ -62,27 +65,27 @@ class Column:
     unnamed: int = 0
 
     def without(self, levels: Collection[str]) -> Column:
-        """The column with these levels counted, and not named."""
+        """The column with these levels counted in `unnamed`."""
         named = tuple((level, count) for level, count in self.levels if level not in levels)
         return replace(self, levels=named, unnamed=len(self.levels) - len(named))
 
 
 @dataclass(frozen=True)
 class Agreed:
-    """What the sites of a study agreed on: enough to tell results on the scale of the data, and nobody's row.
+    """Summaries that the sites of a study share. They contain no single row.
 
     Parameters
     ----------
     sites : tuple of str
         Names of the sites.
     rows : tuple of int
-        Rows of each site, without those dropped.
+        Number of rows of each site, after dropping.
     dropped : tuple of (int or str)
-        Rows of each site that were left out since a cell had no value.
+        Number of rows of each site that were dropped because of missing cells.
     columns : dict of Column
-        Of all sites together.
+        Pooled summaries by column.
     by_site : tuple of dict of Column
-        Of each site; where a model was made between sites, how many cells are missing alone.
+        Summaries by column for each site. For models of remote sites, they have only the counts of missing cells.
 
     Examples
     --------
@@ -102,12 +105,12 @@ class Agreed:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """What each column holds."""
+        """The kind of each column."""
         return {name: column.kind for name, column in self.columns.items()}
 
     @property
     def levels(self) -> dict[str, tuple[str, ...]]:
-        """The levels of each factor, of all sites."""
+        """The levels of each factor over all sites."""
         return {
             name: tuple(level for level, _ in column.levels)
             for name, column in self.columns.items()
@@ -116,21 +119,21 @@ class Agreed:
 
     @property
     def means(self) -> dict[str, float]:
-        """The mean of each column but factors, over the rows of all sites."""
+        """The mean of each numeric column over the rows of all sites."""
         return {name: column.mean for name, column in self.columns.items() if column.mean is not None}
 
     @property
     def sds(self) -> dict[str, float]:
-        """The standard deviation of each column but factors, over the rows of all sites, n in the denominator."""
+        """The standard deviation of each numeric column over the rows of all sites, with n in the denominator."""
         return {name: column.sd for name, column in self.columns.items() if column.sd is not None}
 
     def to_json(self) -> str:
-        """The same as text; floats come back exactly."""
+        """The summaries as JSON. Floats round-trip exactly."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Agreed:
-        """What `to_json` wrote."""
+        """The summaries from the output of `to_json`."""
         found = json.loads(text)
         return cls(
             tuple(found["sites"]),
@@ -151,7 +154,7 @@ def _columns(found: Mapping[str, Any]) -> dict[str, Column]:
     }
 
 
-# --- questions: what leaves a site ---
+# --- what a site computes from its table ---
 
 
 def _missing(table: SiteTable) -> Numbers:
@@ -159,12 +162,12 @@ def _missing(table: SiteTable) -> Numbers:
 
 
 def _sums(table: SiteTable, names: Sequence[str]) -> Numbers:
-    """Cells and their sum."""
+    """Number and sum of cells."""
     return {name: np.array([(x := table.present(name)).size, x.sum()]) for name in names}
 
 
 def _squares(table: SiteTable, centres: Mapping[str, float]) -> Numbers:
-    """Sums of distances from an agreed centre and of their squares, which cancel nothing."""
+    """Sums of differences from a centre and of their squares. Centring avoids cancellation."""
     found = {}
     for name, centre in centres.items():
         distance = table.present(name) - centre
@@ -173,13 +176,13 @@ def _squares(table: SiteTable, centres: Mapping[str, float]) -> Numbers:
 
 
 def _level_counts(table: SiteTable, name: str) -> dict[str, int]:
-    """Cells of each level that the site has."""
+    """Counts of the levels at a site."""
     levels, counts = np.unique(table.present(name).astype(str), return_counts=True)
     return dict(zip(levels.tolist(), counts.tolist(), strict=True))
 
 
 def _counts(table: SiteTable, levels: Mapping[str, Sequence[str]]) -> Numbers:
-    """Cells of each level of all sites."""
+    """Counts of the levels of all sites."""
     found = {}
     for name, known in levels.items():
         own = _level_counts(table, name)
@@ -188,16 +191,16 @@ def _counts(table: SiteTable, levels: Mapping[str, Sequence[str]]) -> Numbers:
 
 
 def _below(table: SiteTable, edges: Mapping[str, np.ndarray]) -> Numbers:
-    """Cells at or below each edge."""
+    """Counts of cells at or below each edge."""
     return {name: np.searchsorted(np.sort(table.present(name)), at, side="right") for name, at in edges.items()}
 
 
-# --- agreement ---
+# --- pooled summaries ---
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Totals:
-    """The exact figures, before floors: rows, and missing cells, moments, quantiles and counts of levels by column."""
+    """Exact summaries before floors: rows, and by column missing cells, moments, quantiles and level counts."""
 
     rows: int
     missing: dict[str, int]
@@ -207,7 +210,7 @@ class _Totals:
     counts: dict[str, dict[str, int]]
 
     def present(self, name: str) -> int:
-        """Cells of a column that have a value."""
+        """Number of cells of a column with a value."""
         return self.rows - self.missing[name]
 
 
@@ -219,32 +222,32 @@ def agree(
     *,
     floors: bool,
 ) -> Agreed:
-    """What sites agree on, whose columns are of the same kinds, each under its own floors.
+    """The summaries of all columns, under the floors of each site.
 
     Parameters
     ----------
     meeting
-        The sites.
+        The collectives between the sites.
     kinds
-        What their columns hold.
+        Kind of each column.
     tables
-        Those that are here.
+        Tables of the sites in this process.
     dropped
-        How many rows each of these left out.
+        Number of dropped rows of each of these tables.
     floors
-        Whether the mean of all together is hidden where that of a site under its floor would follow, and rare levels
-        are not named. A model is built on them, and then they are told.
+        Whether to hide pooled means from which the hidden mean of a site follows, and names of rare levels. A model
+        needs both, and passes False.
     """
     each = [_totals(LocalCollectives((table.name,)), kinds, [table]) for table in tables]
     numeric = [name for name, kind in kinds.items() if kind in NUMERIC]
     few = [[name for name in numeric if _is_few(table.present(name), table.policy, floors)] for table in tables]
-    # a model needs the figures of all together: between sites none tells its own for it
-    column_of = _told if floors or meeting.is_whole else _told_for_a_model
-    said = meeting.gathered(
+    # a model needs pooled summaries only, so that remote sites send no means of their own for it
+    column_of = _site_column if floors or meeting.is_whole else _site_column_for_model
+    received = meeting.gathered(
         [
             {
                 "rows": table.rows,
-                "dropped": table.policy.told(count),
+                "dropped": table.policy.disclosed(count),
                 "policy": asdict(table.policy),
                 "columns": {
                     name: asdict(column_of(name, kind, own, table.policy, name in hidden))
@@ -255,9 +258,9 @@ def agree(
             for table, count, own, hidden in zip(tables, dropped, each, few, strict=True)
         ]
     )
-    strictest = reduce(Policy.stricter, [Policy(**own["policy"]) for own in said])
-    by_site = tuple(_columns(own["columns"]) for own in said)
-    together = _totals(meeting, kinds, tables, {name for own in said for name in own["few"]})
+    strictest = reduce(Policy.stricter, [Policy(**own["policy"]) for own in received])
+    by_site = tuple(_columns(own["columns"]) for own in received)
+    together = _totals(meeting, kinds, tables, {name for own in received for name in own["few"]})
     columns = {
         name: _together(name, kind, together, [site[name] for site in by_site], strictest)
         for name, kind in kinds.items()
@@ -274,8 +277,8 @@ def agree(
         columns = {name: column.without(rare[name]) for name, column in columns.items()}
     return Agreed(
         meeting.sites,
-        tuple(own["rows"] for own in said),
-        tuple(own["dropped"] for own in said),
+        tuple(own["rows"] for own in received),
+        tuple(own["dropped"] for own in received),
         columns,
         by_site,
     )
@@ -284,11 +287,11 @@ def agree(
 def _totals(
     meeting: SiteCollectives, kinds: Mapping[str, str], tables: Sequence[SiteTable], hidden: Collection[str] = ()
 ) -> _Totals:
-    """The figures of all sites; of the hidden columns of numbers, missing cells alone."""
+    """Exact summaries over all sites. Hidden numeric columns have only a count of missing cells."""
     numeric = [name for name, kind in kinds.items() if kind in NUMERIC and name not in hidden]
     levels = _levels(meeting, tables, [name for name, kind in kinds.items() if kind == "factor"])
-    # all that one question can ask for; no name is twice among them
-    # what overflows is looked for where a model is to be built on it
+    # one sum for everything, with distinct keys
+    # overflow is reported later, when a model is built
     with np.errstate(over="ignore"):
         own = []
         for table in tables:
@@ -308,24 +311,24 @@ def _totals(
 
 
 def _levels(meeting: SiteCollectives, tables: Sequence[SiteTable], names: Sequence[str]) -> dict[str, list[str]]:
-    """The levels of factors of all sites, in natural order."""
+    """The levels of factors over all sites, in natural order."""
     if not names:
         return {}
-    said = meeting.gathered([{name: list(_level_counts(table, name)) for name in names} for table in tables])
-    return {name: sorted({level for own in said for level in own[name]}, key=natural) for name in names}
+    received = meeting.gathered([{name: list(_level_counts(table, name)) for name in names} for table in tables])
+    return {name: sorted({level for own in received for level in own[name]}, key=natural) for name in names}
 
 
 def _moments(
     meeting: SiteCollectives, tables: Sequence[SiteTable], sums: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-    """Cells, mean and standard deviation by column, in two passes; infinite where the squares are beyond float64."""
+    """Number of cells, mean and standard deviation by column, in two passes. The sd is infinite on overflow."""
     sizes, mean, sd = {}, {}, {}
-    # what overflows is looked for where a model is to be built on it
+    # overflow is reported later, when a model is built
     with np.errstate(over="ignore", invalid="ignore"):
         centres = {name: float(s / n) if n else 0.0 for name, (n, s) in sums.items()}
         for name, (first, second) in meeting.total([_squares(table, centres) for table in tables]).items():
             sizes[name], n = sums[name][0], max(sums[name][0], 1.0)
-            # the centre is a rounding away from the mean
+            # the centre is the mean up to rounding
             mean[name] = float(centres[name] + first / n)
             variance = second / n - (first / n) ** 2
             sd[name] = float(np.sqrt(max(variance, 0.0))) if np.isfinite(variance) else np.inf
@@ -340,9 +343,9 @@ def _quantiles(
     mean: Mapping[str, float],
     sd: Mapping[str, float],
 ) -> dict[str, np.ndarray]:
-    """The middle of the last bin of each quantile: the first bin at whose end so many cells lie at or below.
+    """Quantiles by bisection: the midpoint of the first bin with enough cells at or below its end.
 
-    Where it can lie follows from mean and standard deviation (Cantelli's inequality), so no extremes are asked for.
+    The search interval follows from mean and standard deviation (Cantelli's inequality), without the extremes.
     """
     if not names:
         return {}
@@ -364,12 +367,12 @@ def _quantiles(
 # --- floors ---
 
 
-def _told(name: str, kind: str, found: _Totals, policy: Policy, hidden: bool) -> Column:
-    """The figures of a site's own column that leave it; `hidden`: few rows differ from its most frequent value."""
+def _site_column(name: str, kind: str, found: _Totals, policy: Policy, hidden: bool) -> Column:
+    """The summary of a column that a site reports. `hidden`: few rows differ from the most frequent value."""
     missing = found.missing[name]
     present = found.present(name)
     counts = found.counts.get(name, {})
-    # the rows are known, so that one hidden count would follow from the others
+    # the number of rows is known, so that a single hidden count would follow from the others
     shown = _hidden([missing, *(counts.values() or [present])], policy)
     if kind == "factor":
         levels = tuple(zip(counts, shown[1:], strict=True))
@@ -377,80 +380,82 @@ def _told(name: str, kind: str, found: _Totals, policy: Policy, hidden: bool) ->
     is_small = present < policy.rows or any(isinstance(count, str) for count in shown[1:])
     if kind == "group" or hidden or is_small:
         return Column(kind, shown[0])
-    return Column(kind, shown[0], found.mean[name], found.sd[name], _told_quantiles(name, found, present, policy))
+    return Column(kind, shown[0], found.mean[name], found.sd[name], _disclosed_quantiles(name, found, present, policy))
 
 
 def _is_few(cells: np.ndarray, policy: Policy, floors: bool) -> bool:
-    """Whether the mean of a site's cells that have a value would tell of few people, or be told though they are few."""
-    # under floors, a mean of several sites is hidden where that of one would follow
+    """Whether a mean at a site singles out few rows, or is a mean of fewer cells than the floor and must be hidden."""
+    # with floors, _without_what_follows hides the second kind
     return policy.singles_out(cells) or (not floors and 0 < len(cells) < policy.rows)
 
 
 def _rare_everywhere(sites: Sequence[Column]) -> set[str]:
-    """The levels that no site has rows enough of."""
-    told = {level for site in sites for level, count in site.levels if not str(count).startswith("<")}
-    return {level for site in sites for level, _ in site.levels} - told
+    """The levels that are rare at every site."""
+    named = {level for site in sites for level, count in site.levels if not str(count).startswith("<")}
+    return {level for site in sites for level, _ in site.levels} - named
 
 
 def rare_levels(table: SiteTable, name: str) -> tuple[int, int]:
-    """How many levels of a factor the site has too few rows of, and of how many."""
+    """The number of rare levels of a factor at a site, and the number of all its levels."""
     counts = _level_counts(table, name).values()
-    return sum(isinstance(table.policy.told(count), str) for count in counts), len(counts)
+    return sum(isinstance(table.policy.disclosed(count), str) for count in counts), len(counts)
 
 
 def _hidden(counts: Sequence[int], policy: Policy) -> list[Count]:
-    """Counts as they are told: where those under the floor follow from the others, the smallest other is hidden too."""
-    told = [policy.told(count) for count in counts]
-    under = [n for n, count in enumerate(told) if isinstance(count, str)]
-    others = [n for n, count in enumerate(counts) if count and not isinstance(told[n], str)]
-    # the sum of all is known; of one it is the count, and the least or most that several can have is their counts
+    """Counts as a site reports them. If small counts follow from the others, the smallest other is hidden too."""
+    reported = [policy.disclosed(count) for count in counts]
+    under = [n for n, count in enumerate(reported) if isinstance(count, str)]
+    others = [n for n, count in enumerate(counts) if count and not isinstance(reported[n], str)]
+    # the sum of the small counts is known: it determines a single count, and several that are all minimal or maximal
     follows = sum(counts[n] for n in under) in (len(under), len(under) * (policy.cells - 1))
     if under and others and (len(under) == 1 or follows):
-        told[min(others, key=lambda n: counts[n])] = "hidden"
-    return told
+        reported[min(others, key=lambda n: counts[n])] = "hidden"
+    return reported
 
 
-def _told_quantiles(name: str, found: _Totals, present: int, policy: Policy) -> tuple[tuple[float, float | None], ...]:
-    """Those that have as many cells to either side as a count must have to be told."""
+def _disclosed_quantiles(
+    name: str, found: _Totals, present: int, policy: Policy
+) -> tuple[tuple[float, float | None], ...]:
+    """The quantiles of a column, None if fewer than `policy.cells` cells are expected on one side."""
     return tuple(
         (share, float(value) if min(share, 1 - share) * present >= policy.cells else None)
         for share, value in zip(QUANTILES, found.quantiles.get(name, ()), strict=False)
     )
 
 
-def _told_for_a_model(name: str, kind: str, found: _Totals, policy: Policy, hidden: bool) -> Column:
-    """The figure of a site's own column that leaves it where a model is built: how many cells are missing."""
+def _site_column_for_model(name: str, kind: str, found: _Totals, policy: Policy, hidden: bool) -> Column:
+    """The summary of a column that a remote site reports for a model: the count of missing cells."""
     return Column(kind, _hidden([found.missing[name], found.present(name)], policy)[0])
 
 
 def _together(name: str, kind: str, found: _Totals, sites: Sequence[Column], policy: Policy) -> Column:
-    """What is told of all sites, which tell this of their own."""
-    missing = _sum_told([site.missing for site in sites])
+    """The pooled summary of a column, given the reported summaries of the sites."""
+    missing = _sum_counts([site.missing for site in sites])
     if kind == "factor":
         if not any(site.levels for site in sites):
             return Column(kind, missing, levels=tuple(found.counts[name].items()))
-        # a site without a level does not name it
+        # a site reports only the levels that it has
         by_site = [dict(site.levels) for site in sites]
         parts = {level: [own.get(level, 0) for own in by_site] for level in found.counts[name]}
-        return Column(kind, missing, levels=tuple((level, _sum_told(counts)) for level, counts in parts.items()))
+        return Column(kind, missing, levels=tuple((level, _sum_counts(counts)) for level, counts in parts.items()))
     if kind == "group" or name not in found.mean or found.present(name) == 0:
         return Column(kind, missing)
-    quantiles = _told_quantiles(name, found, found.present(name), policy)
+    quantiles = _disclosed_quantiles(name, found, found.present(name), policy)
     return Column(kind, missing, found.mean[name], found.sd[name], quantiles)
 
 
 def _without_what_follows(column: Column, sites: Sequence[Column], present: Sequence[int], policy: Policy) -> Column:
-    """The column without a mean from which, and from those of the others, that of a silent site would follow.
+    """The pooled column, without its mean if a hidden mean of a site would follow from it and the other means.
 
-    `present` has the cells with a value of each site.
+    `present` has the number of cells with a value of each site.
     """
     silent = sum(count for site, count in zip(sites, present, strict=True) if site.mean is None)
     follows = silent > 0 if column.kind == "yes-no" else 0 < silent < policy.rows
     return Column(column.kind, column.missing) if column.mean is not None and follows else column
 
 
-def _sum_told(parts: Sequence[Count]) -> Count:
-    """The sum; where a part of it is hidden, that of the others, if there are any: the sum is not below it."""
+def _sum_counts(parts: Sequence[Count]) -> Count:
+    """The sum of counts, or a lower bound if some are hidden."""
     known = sum(part for part in parts if isinstance(part, int))
     if all(isinstance(part, int) for part in parts):
         return known

@@ -1,4 +1,4 @@
-"""What may be wrong with tables that can be read: warnings, which quote no cell but common codes and agreed levels."""
+"""Warnings about likely mistakes in tables. They quote only common missing-value codes and agreed levels."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .cells import WHOLE, SiteTable, Source
 from .files import Dialect
 from .summaries import Agreed
 
-# Texts and numbers that stand for a missing value in many files.
+# Common codes for missing values, as texts and as numbers.
 _WORDS = frozenset({"#N/A", "#NA", "#NV", ".", "?", "-", "--", "na", "n/a", "n.a.", "-9", "-99", "-999", "999", "9999"})
 _CODES = (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0)
-# Quartiles of one site that are so many times as far apart as those of another may be in another unit.
+# Ratio of interquartile ranges of two sites above which their units may differ.
 _OTHER_UNIT = 8.0
-# Numbers that may have groups of three digits are so many times smaller than those of the other sites.
+# Ratio of the sizes of numbers at two sites above which the smaller may have misread thousands separators.
 _OTHER_SIZE = 100.0
 
 
@@ -32,20 +32,20 @@ def warn_of(
     stacklevel: int,
     described: bool = False,
 ) -> None:
-    """Warn of what a reader of the files would ask about.
+    """Warn about likely mistakes in the tables of a study.
 
     Parameters
     ----------
     sources, tables
-        The cells of the sites that are here, as they were found and as they were read.
+        The cells of the sites in this process, before and after parsing.
     kinds
-        What the columns hold.
+        Kind of each column.
     agreed
-        The summaries of the columns, with the levels that a warning may name.
+        Summaries of the columns, with the levels that a warning may name.
     stacklevel
         The `stacklevel` of `warnings.warn`, as seen from this function.
     described
-        Whether the tables are only described. Warnings that are more often false than right appear then too.
+        Whether the tables are only described. Then less certain warnings are included.
     """
     found = [*_sites([table.name for table in tables]), *_spellings(agreed.levels)]
     for name, kind in kinds.items():
@@ -63,7 +63,7 @@ def warn_of(
 
 
 def _spellings(levels: Mapping[str, Sequence[str]]) -> list[str]:
-    """Levels that are one number, or one text but for case and spaces."""
+    """Warnings about levels that are the same number, or the same text apart from case and spaces."""
     found = []
     for name, own in levels.items():
         alike: dict[Any, list[str]] = {}
@@ -76,63 +76,63 @@ def _spellings(levels: Mapping[str, Sequence[str]]) -> list[str]:
                 several = " and ".join(map(repr, [first, *others]))
                 remedy = f'strings = {{{name} = {{"{first}" = {list(others)}}}}}'.replace("'", '"')
                 found.append(
-                    f"column {name!r} has the levels {several}, each with an effect of its own: if they mean the same, "
+                    f"column {name!r} has the levels {several}, each with its own effect: if they mean the same, "
                     f"write {remedy}"
                 )
     return found
 
 
 def _look(text: str) -> str:
-    """A text without what the eye does not see: case, spaces, and letters that one or two signs may make."""
+    """A text without invisible differences: case, spaces, format characters and equivalent code points."""
     seen = unicodedata.normalize("NFKC", text).casefold()
     return " ".join("".join(sign for sign in seen if unicodedata.category(sign) != "Cf").split())
 
 
 def _sites(names: Sequence[str]) -> list[str]:
-    """Sites whose names look alike."""
+    """A warning about sites with similar names."""
     alike: dict[str, list[str]] = {}
     for name in names:
         alike.setdefault(_look(name), []).append(name)
     several = [" and ".join(map(repr, own)) for own in alike.values() if len(own) > 1]
-    return [f"the sites {', '.join(several)} have names that look alike: are they one site?"] if several else []
+    return [f"the sites {', '.join(several)} have similar names: are they one site?"] if several else []
 
 
 def _zeros(name: str, tables: Sequence[SiteTable]) -> list[str]:
-    """Sites where another text is 0 than elsewhere, as a spelling of 1 is that nobody named."""
+    """A warning about sites with another text for 0 than elsewhere, which may be a spelling of 1."""
     own = {table.name: table.zeros[name] for table in tables if table.zeros.get(name)}
     usual = max(own.values(), key=list(own.values()).count, default="")
     others = [site for site, text in own.items() if text != usual]
     remedy = "name all spellings of 1 in positive, and all of 0 in strings"
     if others:
-        return [f"column {name!r}: the text that is 0 at {', '.join(others)} is not that of the other sites: {remedy}"]
+        return [f"column {name!r}: the text for 0 at {', '.join(others)} differs from other sites: {remedy}"]
     if len(tables) == 1 and own and not tables[0].present(name).any():
-        return [f"column {name!r}: {tables[0].where} has one text, and positive does not name it: {remedy}"]
+        return [f"column {name!r}: {tables[0].where} has only one text, which is not in positive: {remedy}"]
     return []
 
 
 def _words(name: str, tables: Sequence[SiteTable]) -> list[str]:
-    """Levels that mean a missing value in many files."""
+    """A warning about levels that often mean a missing value."""
     words = sorted(_WORDS.intersection(*[set().union(*(table.present(name).tolist() for table in tables))]))
     if not words:
         return []
     listed = ", ".join(map(repr, words))
-    return [f"column {name!r} has the level {listed}: if it means that there is no value, name it in blanks"]
+    return [f"column {name!r} has the level {listed}: if it means a missing value, name it in blanks"]
 
 
 def apart(name: str, levels: Mapping[str, Collection[str]]) -> list[str]:
-    """Sites of several levels that share none with any other, by the levels of each site."""
+    """A warning about sites with several levels and none in common with other sites. `levels` is by site."""
     others = {site: set().union(*(own for other, own in levels.items() if other != site)) for site in levels}
     found = [site for site, own in levels.items() if len(own) > 1 and others[site] and others[site].isdisjoint(own)]
     if not found:
         return []
     return [
-        f"column {name!r}: no level of {', '.join(found)} is at another site. If these are the same levels in another "
-        f'spelling, say so, as in strings = {{{name} = {{F = ["female", "2"]}}}}'
+        f"column {name!r}: no level of {', '.join(found)} occurs at another site. If these are other spellings of the "
+        f'levels, name them, as in strings = {{{name} = {{F = ["female", "2"]}}}}'
     ]
 
 
 def _codes(name: str, tables: Sequence[SiteTable]) -> list[str]:
-    """Numbers that mean a missing value in many files, and are far from all others."""
+    """Warnings about numbers that often mean a missing value, if they are far from all others."""
     found = []
     for table in tables:
         cells = table.present(name)
@@ -147,14 +147,14 @@ def _codes(name: str, tables: Sequence[SiteTable]) -> list[str]:
         ]
         if far:
             found.append(
-                f"{table.where}: column {name!r} has the number {', '.join(far)}, far from all others: if it means "
-                "that there is no value, name it in blanks"
+                f"{table.where}: column {name!r} has the number {', '.join(far)}, far from all others: if it means a "
+                "missing value, name it in blanks"
             )
     return found
 
 
 def _units(name: str, tables: Sequence[SiteTable]) -> list[str]:
-    """Sites whose numbers vary many times as much as those of another site."""
+    """A warning if the numbers of one site vary many times more than at another site."""
     wide = {
         table.name: float(np.subtract(*np.quantile(cells, [0.75, 0.25])))
         for table in tables
@@ -167,13 +167,13 @@ def _units(name: str, tables: Sequence[SiteTable]) -> list[str]:
     if varied[most] < _OTHER_UNIT * varied[least]:
         return []
     return [
-        f"column {name!r} varies {varied[most] / varied[least]:.0f} times as much at {most} as at {least}: is it in "
-        "the same unit at both?"
+        f"column {name!r} varies {varied[most] / varied[least]:.0f} times as much at {most} as at {least}: do both "
+        "use the same unit?"
     ]
 
 
 def _grouped(name: str, sources: Sequence[Source], tables: Sequence[SiteTable], described: bool) -> list[str]:
-    """Sites whose numbers that are not whole all look like groups of three digits."""
+    """A warning about sites whose decimal separators may all be thousands separators."""
     sizes = [float(np.median(np.abs(cells))) if (cells := table.present(name)).size else np.nan for table in tables]
     known = [size for size in sizes if np.isfinite(size)]
     if not described and not (known and max(known) > _OTHER_SIZE * min(known)):
@@ -187,7 +187,7 @@ def _grouped(name: str, sources: Sequence[Source], tables: Sequence[SiteTable], 
     sites, sign = ", ".join(sources[n].name for n in own), sources[own[0]].dialect.decimal
     other = "," if sign == "." else "."
     return [
-        f"column {name!r}: all numbers of {sites} that are not whole have three digits behind {sign!r}. If 1{sign}234 "
+        f"column {name!r}: all non-integer numbers of {sites} have three digits after {sign!r}. If 1{sign}234 "
         f'means 1234 there, write thousands = "{sign}" and decimal = "{other}"'
     ]
 

@@ -1,4 +1,4 @@
-"""Engines, which run agents: all on one device, spread over devices, or a process each."""
+"""Engines that run agents on one device, over several devices, or in one process per agent."""
 
 from . import processes
 from .local import Local

@@ -1,4 +1,4 @@
-"""Base of the engines that hold agents and chains in arrays and run compiled programs on them."""
+"""Base of the engines that run compiled programs on arrays of agents and chains."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .round import Problem, messages_of, own_state
 
 
 class Programs(NamedTuple):
-    """The compiled functions of `loop`, as a kind of engine runs them."""
+    """The functions of `loop`, compiled for one engine."""
 
     start: Any
     record: Any
@@ -38,26 +38,26 @@ class Programs(NamedTuple):
 
 
 class ArrayEngine(abc.ABC):
-    """Base of the engines whose agents and chains are rows and columns of arrays.
+    """Base of the engines with agents and chains as axes of arrays.
 
     Parameters
     ----------
     post, network, bound
-        What to run; already checked.
+        The validated problem and method.
     chains
-        Independent chains, the last axis of every array.
+        Number of independent chains, the last axis of every array.
     seed
-        From 0 to 2**64 - 1.
+        Seed from 0 to 2**64 - 1.
     keep
         Indices of the agents whose draws are recorded, shape (kept,).
     fingerprint
-        What all processes of the run have in common; only a run that is saved needs one.
+        The run's `fingerprint`, needed for checkpoints only.
     """
 
-    # A kind of engine builds itself too, with sums over a tree and no masks; `ArrayBuilder` has these as options.
+    # options of `ArrayBuilder`, fixed if the class itself is the builder
     masks: ClassVar[bool] = False
     consensus: ClassVar[float | None] = None
-    # Recorded draws held on the device before they are copied out, in bytes.
+    # Bytes of recorded draws on the device before they are copied to the host.
     buffer_bytes = 64 * 2**20
 
     def __init__(
@@ -84,28 +84,28 @@ class ArrayEngine(abc.ABC):
         per_draw = chains * post.dim * (keep.size + 1) * dtype.itemsize
         self.capacity = int(np.clip(self.buffer_bytes // per_draw, 1, 1024))
 
-    @classmethod  # noqa: B027 - arrays of all agents have every inbox
+    @classmethod  # noqa: B027 - every method runs on arrays
     def check(cls, post: Posterior, sampler: Sampler) -> None:
-        """Any method."""
+        """Accept every method."""
 
     @classmethod
     def states_here(cls, num_agents: int) -> int:
-        """All of them."""
+        """The number of all agents."""
         return num_agents
 
     @classmethod
     def placed(cls, post: Posterior) -> AbstractContextManager[Posterior]:
-        """The posterior as it is: its data is read in this process."""
+        """The posterior unchanged, as this process reads its data."""
         return nullcontext(post)
 
     @classmethod
     def build(cls, post: Posterior, network: Network, bound: Bound, **options: Any) -> ArrayEngine:
-        """The engine, as `engine.Builder` has it."""
+        """See `samplers.engine.Builder.build`."""
         return cls(post, network, bound, **options)
 
     @classmethod
     def preliminary(cls, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> ArrayEngine:
-        """An engine for what the agents find out together, as `engine.Builder` has it."""
+        """See `samplers.engine.Builder.preliminary`."""
         return cls(post, network, bound, chains=chains, seed=0, keep=np.arange(network.num_agents))
 
     @abc.abstractmethod
@@ -114,18 +114,18 @@ class ArrayEngine(abc.ABC):
 
     @abc.abstractmethod
     def _programs(self) -> Programs:
-        """The programs that run it."""
+        """The compiled programs of the problem."""
 
     @abc.abstractmethod
     def _rows(self, rows: np.ndarray) -> Array:
-        """An array with a row an agent, on the engine's devices."""
+        """An array (agent, ...) on the engine's devices."""
 
     def agreed(self, number: float) -> float:
-        """The smallest of all processes' numbers, so that all of them decide alike."""
+        """The minimum over all processes, on which all of them base decisions."""
         return number
 
     def _held(self) -> Posterior | None:
-        """The posterior with the data that lies in this process; None where there is none."""
+        """The posterior with the data in this process, None without data here."""
         return None if self.post.is_held_elsewhere else self.post
 
     def _everyones(self, text: str) -> list[str]:
@@ -133,23 +133,20 @@ class ArrayEngine(abc.ABC):
         return [text]
 
     def start(self, means: np.ndarray, factors: np.ndarray | None) -> Carry:
-        """Before round 0. `means` (agent, dim) or (agent, dim, chain), `factors` (agent, dim, dim) or None."""
+        """Carry before round 0. `means` (agent, dim) or (agent, dim, chain), `factors` None or (agent, dim, dim)."""
         dtype = self.problem.degree.dtype
         factor = None if factors is None else self._rows(np.asarray(factors, dtype))
-        with np.errstate(over="ignore"):  # what the run's float width cannot hold becomes infinite, and is then named
+        with np.errstate(over="ignore"):  # overflow becomes infinite, which is reported later
             mean = self._rows(np.asarray(means, dtype))
         return self.programs.start(self.problem, mean, factor, chains=self.chains)
 
     def advance(self, carry: Carry, rounds: int) -> Carry:
-        """Run rounds and keep nothing of them."""
-        # a program of its own would take as long to compile as the one that records
+        """Run rounds without records."""
+        # reuses the recording program, as another program takes as long to compile
         return self._recorded(carry, 1, rounds)[0]
 
     def record(self, carry: Carry, draws: int, thin: int) -> tuple[Carry, Records]:
-        """Run `draws * thin` rounds and record every `thin`-th; at most `capacity` draws a call.
-
-        The records are host arrays, cut to the number of draws.
-        """
+        """Run `draws * thin` rounds and return every `thin`-th as host arrays, at most `capacity` draws per call."""
         carry, records = self._recorded(carry, draws, thin)
         return carry, jax.tree.map(lambda leaf: np.asarray(leaf)[:draws], records)
 
@@ -158,10 +155,10 @@ class ArrayEngine(abc.ABC):
         return self.programs.record(self.problem, carry, *numbers, chains=self.chains, capacity=self.capacity)
 
     def first_non_finite(self, before: Carry, after: Carry, rounds: int) -> FirstNonFinite | None:
-        """The first position that is not finite in the rounds from one carry to the other, or None."""
+        """The first non-finite position in the rounds between two carries, or None."""
         if self._finite(after).all():
             return None
-        # the rounds are deterministic, so bisection over re-runs finds the first bad one
+        # rounds are deterministic, so bisection over re-runs finds the first non-finite one
         good, bad = 0, rounds
         while bad - good > 1:
             middle = (good + bad) // 2
@@ -180,12 +177,12 @@ class ArrayEngine(abc.ABC):
         return jax.tree.map(np.asarray, own_state(self.problem, carry.state))
 
     def message_bytes(self, carry: Carry) -> int:
-        """Bytes of the message that one agent of one chain sends in one exchange."""
+        """Bytes of the message of one agent and chain in one exchange."""
         leaves = jax.tree.leaves(jax.eval_shape(messages_of, self.problem, carry.state))
         return sum(math.prod(leaf.shape[1:-1]) * leaf.dtype.itemsize for leaf in leaves)
 
     def save(self, carry: Carry, folder: Path) -> None:
-        """Write this process' part of a carry below a checkpoint folder."""
+        """Write this process' part of a carry into a checkpoint folder."""
         arrays = {}
         for path, leaf in jax.tree.leaves_with_path(carry):
             for shard in leaf.addressable_shards:
@@ -193,8 +190,8 @@ class ArrayEngine(abc.ABC):
         self._store(folder).write(int(carry.round), arrays)
 
     def saved(self, folder: Path) -> list[int]:
-        """The rounds, ascending, whose carry every process has whole below the folder, which is claimed."""
-        rounds, complaint = [], ""
+        """Claim a checkpoint folder. Returns the rounds that all processes have saved there, ascending."""
+        rounds, failure = [], ""
         own = process_folder(folder)
         try:
             claim(own, {**self.fingerprint, "processes": self._layout()})
@@ -203,15 +200,15 @@ class ArrayEngine(abc.ABC):
                 require_same_posterior(own, held)
             rounds = self._store(folder).rounds()
         except (ValueError, OSError) as error:
-            complaint = str(error)
-        everyones = [json.loads(text) for text in self._everyones(json.dumps([complaint, rounds]))]
+            failure = str(error)
+        everyones = [json.loads(text) for text in self._everyones(json.dumps([failure, rounds]))]
         for found, _ in everyones:
             if found:
                 raise ValueError(found)
         return sorted(set.intersection(*(set(rounds) for _, rounds in everyones)))
 
     def load(self, carry: Carry, folder: Path, round: int) -> Carry:
-        """The carry of a saved round, given any carry of the same run."""
+        """The carry of a saved round, with the structure of `carry`."""
         arrays = self._store(folder).read(round)
         wanted = {
             _part_name(path, shard.index): shard.data.shape
@@ -221,8 +218,9 @@ class ArrayEngine(abc.ABC):
         other = wanted.items() ^ {(name, array.shape) for name, array in arrays.items()}
         if other:
             raise ValueError(
-                f"the state of round {round:,} in {process_folder(folder)} is that of another version of accord, which "
-                f"keeps other arrays ({min(other)[0]}): finish the run with that version, or begin in an empty folder"
+                f"cannot resume from {process_folder(folder)}: another version of accord wrote the state of round "
+                f"{round:,} with other arrays ({min(other)[0]}). Finish the run with that version, or use a new "
+                "checkpoint folder."
             )
 
         def restored(path: Any, leaf: Array) -> Array:
@@ -233,44 +231,43 @@ class ArrayEngine(abc.ABC):
 
         return jax.tree.map_with_path(restored, carry)
 
-    def listen(self, tell: Callable[[list[str]], None]) -> None:  # noqa: B027 - its agents are rows of arrays
-        """Say nothing."""
+    def listen(self, show: Callable[[list[str]], None]) -> None:  # noqa: B027 - agents have no status
+        """Show nothing."""
 
-    def close(self) -> None:  # noqa: B027 - nothing is held beyond the engine's own life
-        """Give back what the engine holds."""
+    def close(self) -> None:  # noqa: B027 - the engine has nothing to release
+        """Release nothing."""
 
     def _store(self, folder: Path) -> CheckpointStore:
         return CheckpointStore(process_folder(folder) / "states", combined(self.fingerprint))
 
     def _layout(self) -> str:
-        """How many processes and devices the rows of the carry are spread over."""
+        """The number of processes and devices of the carry, as text."""
         return "1 with 1 device"
 
 
 def _require_states(problem: Problem, name: str, agents: int, chains: int) -> None:
-    """Raise `ValueError` unless memory holds the states before a round, in it and after it."""
+    """Raise `ValueError` unless `COPIES` of all states fit into memory."""
     each = state_bytes(problem)
     require_room(
-        f"the states of {name}, {human_bytes(each)} of each of {agents:,} agents in {chains:,} chains, before, in and "
-        "after a round",
+        f"{COPIES} copies of the states of {name} ({agents:,} agents, {chains:,} chains, {human_bytes(each)} each)",
         float(COPIES) * each * agents * chains,
-        "take fewer chains, or a method that keeps less from round to round",
+        "use fewer chains or a method with smaller states",
     )
 
 
 @dataclass(frozen=True)
 class ArrayBuilder:
-    """Base of what builds engines of one kind of arrays, as `samplers.engine.Builder` has it.
+    """Base of the `samplers.engine.Builder` of array engines.
 
     Parameters
     ----------
     masks
-        Mask all sums pairwise, so that neither the hub nor a relay sees an agent's own numbers; for methods by sums,
-        and at least 3 agents. See docs/masks.md for what that hides, and what not.
+        Mask all sums pairwise, so that neither the hub nor a relay sees an agent's own numbers, default False. Needs a
+        sum-based method and at least 3 agents. See docs/masks.md for what masks hide.
     consensus
-        Make all sums by gossip instead of over a tree: agents average with their neighbours, Chebyshev-accelerated,
-        until each has the sum to this precision, as 1e-10, of num_agents times the largest number in it. For methods
-        by sums; draws are those of the first agent.
+        Compute all sums by Chebyshev-accelerated gossip instead of over a tree, to this precision relative to
+        num_agents times the largest number in a sum, such as 1e-10. None, the default, sums over the tree. Needs a
+        sum-based method. The draws are the first agent's.
     """
 
     masks: bool = False
@@ -283,16 +280,16 @@ class ArrayBuilder:
             raise ValueError(f"consensus must be a precision such as 1e-10, or None, found {self.consensus!r}")
 
     def check(self, post: Posterior, sampler: Sampler) -> None:
-        """Any method, but under masks or by gossip only methods by sums."""
+        """Raise `ValueError` if masks or gossip are set, as this method is not by sums."""
         require_no_masks(self.masks, self.consensus)
         self._kind.check(post, sampler)
 
     def states_here(self, num_agents: int) -> int:
-        """Those of this process."""
+        """The number of agents whose states this process stores."""
         return self._kind.states_here(num_agents)
 
     def placed(self, post: Posterior) -> AbstractContextManager[Posterior]:
-        """The posterior where its data lies."""
+        """The posterior with its data on the engine."""
         return self._kind.placed(post)
 
     def build(self, post: Posterior, network: Network, bound: Bound, **options: Any) -> ArrayEngine:
@@ -300,22 +297,22 @@ class ArrayBuilder:
         return self._kind.build(post, network, bound, **options)
 
     def preliminary(self, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> ArrayEngine:
-        """An engine for what the agents find out together before round 0."""
+        """An engine for computations before round 0."""
         return self._kind.preliminary(post, network, bound, chains=chains)
 
 
 def require_no_masks(masks: bool, consensus: float | None) -> None:
-    """Raise `ValueError` where a method that walks would need masks or gossip."""
+    """Raise `ValueError` if masks or gossip are set for a method that is not by sums."""
     if masks or consensus is not None:
-        given = "masks=True masks totals" if masks else "consensus makes totals by gossip"
-        raise ValueError(f"{given}: it needs a method that asks for nothing else, such as Importance()")
+        option = "masks=True" if masks else "consensus"
+        raise ValueError(f"{option} needs a method that uses sums over the agents only, such as Importance()")
 
 
 def process_folder(folder: Path) -> Path:
-    """The folder of one process below a checkpoint folder: processes need not share a disk."""
+    """The folder of this process in a checkpoint folder, as processes may have separate disks."""
     return Path(folder) / f"process-{jax.process_index()}"
 
 
 def _part_name(path: Any, index: tuple[slice, ...]) -> str:
-    """A name for a device's part of an array; devices that hold the same part share it."""
+    """A name for a device's part of an array, shared by devices with the same part."""
     return f"{jax.tree_util.keystr(path)}@{','.join(str(part.start or 0) for part in index)}"

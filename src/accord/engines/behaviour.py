@@ -1,4 +1,4 @@
-"""The behaviour of a posterior at two fixed positions, by which a resumed run finds changed data and functions."""
+"""Values of a posterior at two fixed positions, which detect changed data and functions in a resumed run."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..posterior.evaluate import slope_at
 from ..posterior.parameters import Parameters
 from .checkpoint import CheckpointStore
 
-# Distance of the second position from init, in each parameter at most.
+# Largest distance of the second position from init in a parameter.
 _STEP = 0.1
-# Largest relative difference of numbers that are the same: sums are added in another order on another machine.
+# Relative tolerance of equal numbers, for the order of additions on another machine.
 _SAME = 1e-9
-# The same relative to an agent's largest number at the position: terms may cancel.
+# Tolerance relative to an agent's largest number at the position, for cancellation.
 _CANCELLED = 1e-13
 
 
 def positions(post: Posterior) -> Float[np.ndarray, "2 dim"]:
-    """The posterior's init and a fixed position near it, in its unconstrained parameters."""
+    """Two positions in unconstrained parameters, `init` and a fixed one near it."""
     init = post.in_parameters().init
     return np.stack([init, init + _STEP * np.cos(np.arange(1.0, 1.0 + init.size))])
 
@@ -42,21 +42,21 @@ def _values(log_prior: Partial, parameters: Parameters, x: Float[Array, "positio
 
 
 def require_same_posterior(folder: Path, post: Posterior, key: bytes = b"") -> None:
-    """Store each agent's potential and gradient at the two positions, or compare them with those that are stored.
+    """Store each agent's potential and gradient at the two positions, or compare them with the stored values.
 
     Parameters
     ----------
     folder
-        Of the process that holds the agents' data: these numbers depend on the rows, and stay there as states do.
+        Folder of the process with the agents' data. The values depend on the rows and stay there.
     post
-        Holds the data of some agents.
+        Posterior with the data of some agents.
     key
-        Signs the file.
+        Key that signs the file.
 
     Raises
     ------
     DataError
-        The numbers differ from the stored ones.
+        The values differ from the stored values.
     """
     store, post = CheckpointStore(folder / "posterior", "posterior", key=key), post.in_parameters()
     found = np.stack([np.column_stack(post.each(slope_at, x)) for x in positions(post)], axis=1)
@@ -65,20 +65,20 @@ def require_same_posterior(folder: Path, post: Posterior, key: bytes = b"") -> N
     stored = store.read(0)
     before = stored["slopes"]
     if before.shape != found.shape or not np.array_equal(stored["agents"], post.held):
-        raise DataError(f"cannot resume from {folder}: its agents or parameters differ; name a new checkpoint folder")
+        raise DataError(f"cannot resume from {folder}: agents or parameters changed. Use a new checkpoint folder.")
     same = _is_same(found, before).all(axis=(1, 2))
     if not same.all():
         raise DataError(
-            f"cannot resume from {folder}: the data of agent {post.held[int(np.argmin(same))]}, or a function of the "
-            "posterior, has changed since the run began; name a new checkpoint folder"
+            f"cannot resume from {folder}: the data of agent {post.held[int(np.argmin(same))]} or a function of the "
+            "posterior changed since the run began. Use a new checkpoint folder."
         )
 
 
 def _is_same(now: Float[np.ndarray, "agent 2 number"], before: Float[np.ndarray, "agent 2 number"]) -> np.ndarray:
-    """Which numbers are the same up to rounding."""
+    """Whether each number is equal up to rounding."""
     finite = np.isfinite(before)
     largest = np.abs(np.where(finite, before, 0.0)).max(axis=2, keepdims=True)
     with np.errstate(invalid="ignore"):
         near = np.abs(now - before) <= _SAME * np.abs(before) + _CANCELLED * largest
-    # a potential that is infinite at a position has to be so again
+    # infinite potentials compare exactly
     return np.where(finite, near, np.equal(now, before) | (np.isnan(now) & np.isnan(before)))

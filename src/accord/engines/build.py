@@ -1,4 +1,4 @@
-"""A posterior, a network and a method, put on the device."""
+"""Puts a posterior, a network and a method on the device."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def build_problem(
     agents: Sequence[int] | None = None,
     shards: Shard | None = None,
 ) -> Problem:
-    """Put a posterior, a network and a method on the device.
+    """A posterior, a network and a method as arrays on the device.
 
     Parameters
     ----------
     post, network, seed
         As in `accord.sample`.
     bound
-        The method on them, its `own` with a row for each of `agents`.
+        The method bound to `post` and `network`. Its `own` has a row for each of `agents`.
     place
-        Makes operators of matrices over the agents.
+        Function that turns a sparse matrix over the agents into an `Operator`.
     collectives
-        What the device hears of agents that it does not hold; it holds all where left out.
+        Communication with agents on other devices. By default all agents are on this device.
     agents
-        The agents it holds, where not all.
+        Numbers of the agents on this device, by default all.
     shards
-        Their shards, where they are not to be read from `post`.
+        The shards of these agents, by default read from `post`.
     """
     held = np.arange(network.num_agents) if agents is None else np.asarray(agents)
     degrees = network.degrees.astype(np.float64)
@@ -56,7 +56,7 @@ def build_problem(
     if needs.inbox == "mix" and weights is None:
         raise TypeError(f"{type(bound.sampler).__name__} reads inbox.mix(), but its bind() gives no weights")
     links = linked_exchange(network, weights, needs, held)
-    # its matrices are for links that deliver, and their eigenvalues take a while
+    # unreliable links need no operators, whose eigenvalues take time
     mixes, adds = (links is None and needs.inbox == kind for kind in ("mix", "neighbour_sum"))
     exchange = Exchange(
         place(weights) if mixes else None,
@@ -71,7 +71,7 @@ def build_problem(
     facts = Facts(*jax.device_put([float(fact) for fact in known]))
     shards = post.stacked(spectral=needs.eigenvectors, agents=agents) if shards is None else shards
     if shards.quadratic is not None and jnp.result_type(float) == np.float32:
-        # rounds compare an agent's values with each other, and single precision has to tell between them
+        # single precision must resolve the differences between one agent's values
         shards = shards._replace(quadratic=shards.quadratic.from_center())
     return Problem(
         sampler=bound.sampler,
@@ -96,7 +96,7 @@ def _turns(colors: np.ndarray, held: np.ndarray) -> np.ndarray:
 
 
 def by_color(colors: np.ndarray, beyond: int, slots: int = 1, count: int | None = None) -> np.ndarray:
-    """The places of each colour, (color, slot), filled up with a number beyond all places to at least so many slots."""
+    """Indices of each colour, (color, slot), padded with the out-of-range index `beyond` to `slots` or more columns."""
     count = int(colors.max()) + 1 if count is None else count
     classes = [np.flatnonzero(colors == color) for color in range(count)]
     most = max([slots, *map(len, classes)])

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: files of arrays that are whole or not there, one writer a folder."""
+"""Checkpoints on disk, written atomically by one writer per folder."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ import numpy as np
 
 from ..base.atomic import make_private, write_private
 
-# A file is what `np.savez` writes, which `np.load` opens: arrays, and under this name JSON of the tag and the round.
+# Name of the array with the JSON of the tag and the round, in a file of `np.savez`.
 _METADATA = "checkpoint"
-# The archive's comment, its last bytes, is the SHA-256 of all before it: CRC-32 leaves a zip's headers unchecked.
-# With a key the HMAC-SHA256 of all before it follows.
+# Bytes of the SHA-256 of all bytes before it, in the zip comment, because CRC-32 does not cover a zip's headers. With a
+# key the HMAC-SHA256 of all bytes before it follows.
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _NAME = re.compile(r"round-(\d+)\.npz")
 
 
 class CheckpointStore:
-    """One writer's checkpoints in a folder, a file a round.
+    """One writer's checkpoints in a folder, one file per round.
 
     Parameters
     ----------
     folder
-        Made when the first file is written; nobody else may write to it.
+        Folder of this writer only, created with the first file.
     tag
-        Which run the files belong to.
+        Identifies the run.
     keep
-        How many whole files are kept, the newest; None keeps all.
+        Number of newest valid files to keep. None keeps all.
     key
-        Signs the files, so that none is read that somebody without it wrote; b"" signs none.
+        Key that signs files on writing and verifies them on reading. b"" signs none.
     """
 
     def __init__(self, folder: Path, tag: str, keep: int | None = 2, key: bytes = b"") -> None:
         self.folder, self.tag, self.keep, self.key = Path(folder), tag, keep, key
-        # files known to be whole, so that pruning reads none twice
+        # rounds of files known to be valid, so that pruning reads no file twice
         self._whole: set[int] = set()
 
     def write(self, round: int, arrays: dict[str, np.ndarray]) -> None:
-        """Write the file of a round; after a crash it is there in full or not at all."""
+        """Write the file of a round atomically."""
         about = json.dumps({"tag": self.tag, "round": int(round)})
         write_private(self._path(round), _packed({_METADATA: np.array(about), **arrays}, self.key))
         self._whole.add(int(round))
         self._prune()
 
     def rounds(self) -> list[int]:
-        """The rounds whose file is whole, ascending; a torn or corrupt file is warned of and left out.
+        """The rounds with a valid file, ascending. Warns about a truncated or corrupt file and skips it.
 
         Raises
         ------
@@ -70,7 +70,7 @@ class CheckpointStore:
             try:
                 self._content(round)
             except _DamagedError as damage:
-                warnings.warn(f"{damage}; it is left out", stacklevel=2)
+                warnings.warn(f"{damage} and is skipped", stacklevel=2)
             else:
                 found.append(round)
         self._whole = set(found)
@@ -82,7 +82,7 @@ class CheckpointStore:
         Raises
         ------
         ValueError
-            The file is torn or corrupt, or belongs to another run.
+            The file is truncated or corrupt, or belongs to another run.
         """
         found = self._content(round)
         return {name: found[name] for name in found if name != _METADATA}
@@ -95,26 +95,26 @@ class CheckpointStore:
         return sorted(int(match[1]) for match in found if match)
 
     def _content(self, round: int) -> Any:
-        """The arrays of a round's file, as `np.load` opens it."""
+        """The validated file of a round, as `np.load` opens it."""
         path = self._path(round)
         content = path.read_bytes()
         signed = len(content) - (_DIGEST_BYTES if self.key else 0)
         body, digest = content[: max(0, signed - _DIGEST_BYTES)], content[max(0, signed - _DIGEST_BYTES) : signed]
         if digest != hashlib.sha256(body).digest():
-            raise _DamagedError(f"the checkpoint {path} is torn or corrupt")
+            raise _DamagedError(f"the checkpoint {path} is truncated or corrupt")
         if self.key and not hmac.compare_digest(content[signed:], _signature(self.key, content[:signed])):
-            raise ValueError(f"the checkpoint {path} is not this run's work: it is not signed by the run's key")
+            raise ValueError(f"the checkpoint {path} is not signed with this run's key")
         try:
             found = np.load(io.BytesIO(content), allow_pickle=False)
             about = json.loads(str(found[_METADATA]))
             about["tag"], about["round"]
         except Exception as error:
-            # whole, and of somebody else: a digest is nobody's secret
-            raise _DamagedError(f"the checkpoint {path} is not what accord writes") from error
+            # another program can write a valid hash
+            raise _DamagedError(f"the checkpoint {path} was not written by accord") from error
         if about["tag"] != self.tag:
-            raise ValueError(f"the checkpoint folder {self.folder} belongs to another run; name a new one")
+            raise ValueError(f"the folder {self.folder} belongs to another run. Use a new checkpoint folder.")
         if about["round"] != round:
-            raise _DamagedError(f"the checkpoint {path} holds round {about['round']}")
+            raise _DamagedError(f"the checkpoint {path} contains round {about['round']}")
         return found
 
     def _prune(self) -> None:
@@ -139,13 +139,13 @@ class CheckpointStore:
 
 
 class _DamagedError(ValueError):
-    """A file that is not what was written."""
+    """A file is damaged or was not written by accord."""
 
 
 def _packed(arrays: dict[str, np.ndarray], key: bytes) -> bytes:
-    """An .npz file of arrays whose last bytes are the digest of the others and, with a key, a signature."""
+    """Bytes of an .npz file of arrays that end in their hash and, with a key, a signature."""
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
-    # NumPy 2.1 cannot be told to refuse them: its `savez` pickles, which its `load` then would not read
+    # `savez` of NumPy 2.1 has no option against pickles, which `load` then rejects
     pickled = [name for name, array in arrays.items() if array.dtype.hasobject]
     if pickled:
         raise ValueError(f"a checkpoint holds arrays of numbers, found objects under {pickled[0]!r}")
@@ -163,21 +163,21 @@ def _signature(key: bytes, content: bytes) -> bytes:
 
 
 _FILE = "in-use"
-# Of file systems that have no locks; a run there is not worth refusing.
+# Errors of file systems without locks, on which runs are allowed.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep others out of a folder, which is made if it is not there.
+    """Lock a folder for this process and create the folder if it is missing.
 
-    The system lets go of the lock when the process ends, however it ends, so that no run is refused for a dead one's
-    sake. The file stays, and names who held the folder last.
+    The operating system releases the lock when the process ends or crashes. The lock file stays and names the last
+    process.
 
     Raises
     ------
     ValueError
-        Another run is in it; its process is named.
+        Another run uses the folder. The message names its process.
     """
     make_private(folder)
     path = folder / _FILE

@@ -1,4 +1,4 @@
-"""Collective operations between devices: sums, maxima, gathers, neighbour exchange. No-ops on one device."""
+"""Collective operations between devices, such as sums, maxima, gathers and neighbour exchange."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .operators import Operator, over_agents
 
 @pytree
 class Collectives:
-    """One device that holds all agents."""
+    """Collective operations on one device with all agents."""
 
     def at(self, round: Any) -> Collectives:
-        """The collectives in a round; those that send messages write it on them."""
+        """The collectives in a round, whose number labels messages between processes."""
         return self
 
     def in_turn(self, color: Any) -> Collectives:
-        """The collectives while the agents of one colour take their turn; only their messages need to arrive."""
+        """The collectives in the turn of one colour, when only its agents need messages."""
         return self
 
     def apply(self, operator: Operator, messages: Any) -> Any:
@@ -30,7 +30,7 @@ class Collectives:
         return over_agents(operator, messages)
 
     def differences(self, operator: Operator, messages: Any) -> Any:
-        """Of each agent the sum of what its messages are more than the others', times the matrix' entries."""
+        """sum_j A_ij (m_i - m_j) for each agent i, with messages m and the matrix A of the operator."""
         return over_agents(lambda x: operator.differences(x, x), messages)
 
     def gathered(self, senders: Int[Array, "agent slot"], messages: Any) -> Any:
@@ -38,14 +38,14 @@ class Collectives:
         return jax.tree.map(lambda x: self.everyones(x)[senders], messages)
 
     def permuted(self, messages: Any, order: Int[Array, "everyone 1 chain"]) -> Any:
-        """Messages, a pytree of arrays (agent, ..., chain), in another order of the agents in each chain."""
+        """Messages, a pytree of arrays (agent, ..., chain), permuted over the agents in each chain."""
         return jax.tree.map(lambda x: reordered(x, order), messages)
 
     def query(self, state: Any, answer: Callable[[Any], Any], num_agents: int) -> Any:
-        """The sum of all agents' answers to a state of the hub; `answer(state)` has those of the agents here.
+        """The sum of all agents' answers to a state of the hub. `answer(state)` returns the answers of agents here.
 
-        The sum is in the same order on any number of devices: a chain that accepts and rejects would leave another one
-        for good over a last digit.
+        The order of summation is the same on any number of devices, because a rounding error can change an accept
+        decision and with it all later draws.
         """
         return jax.tree.map(lambda leaf: self.everyones(leaf)[:num_agents].sum(axis=0), answer(state))
 
@@ -58,11 +58,11 @@ class Collectives:
         return x.max(axis=0)
 
     def everyones(self, x: Shaped[Array, "agent ..."]) -> Shaped[Array, "everyone ..."]:
-        """The rows of all agents."""
+        """The rows of all agents, an all-gather."""
         return x
 
     def own(self, x: Shaped[Array, "everyone ..."]) -> Shaped[Array, "agent ..."]:
-        """Of the rows of all agents those that this device holds."""
+        """The rows of this device, from an array over all agents."""
         return x
 
     def chosen(self, x: Shaped[Array, "agent ..."], which: Int[Array, " kept"]) -> Shaped[Array, "kept ..."]:
@@ -71,18 +71,18 @@ class Collectives:
 
 
 def reordered(messages: Array, order: Array) -> Array:
-    """Messages (agent, ..., chain) in another order of the agents in each chain."""
+    """Messages (agent, ..., chain) permuted over the agents in each chain."""
     flat = messages.reshape(messages.shape[0], -1, messages.shape[-1])
     agents = order.shape[0]
-    # rows after the last agent's stand for none and stay
+    # padding rows after the last agent stay
     return flat.at[:agents].set(jnp.take_along_axis(flat[:agents], order, axis=0)).reshape(messages.shape)
 
 
 def neighbour_sums(messages: Any, apart: Any, degree: Array) -> Any:
-    """The sums of the neighbours' messages, from what an agent's own are more than each of them, added up."""
+    """The sums of the neighbours' messages, from the summed differences `apart` to an agent's own messages."""
     return jax.tree.map(lambda own, more: along(degree, own) * own - more, messages, apart)
 
 
 def along(x: Array, like: Array) -> Array:
-    """An array (agent, ...) with axes of one until it has as many as another."""
+    """An array (agent, ...) with trailing axes of length one to the number of axes of `like`."""
     return x.reshape(*x.shape, *[1] * (like.ndim - x.ndim))

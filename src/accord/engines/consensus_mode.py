@@ -1,4 +1,4 @@
-"""The common minimiser of the potentials, which agents find over the network by C-ADMM; methods bound with its help."""
+"""The minimiser of the summed potentials, found over the network by C-ADMM, and methods bound with it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from ..samplers.engine import Builder
 from ..samplers.protocol import Bound, Recentred, Sampler
 from .local import LocalEngine
 
-# Exchanges between two looks at whether the agents agree.
+# Exchanges between two convergence checks.
 _BLOCK = 50
+# Default limit of exchanges.
 _MAX_EXCHANGES = 50_000
 
 
 class ConsensusMode(NamedTuple):
-    """The common minimiser as agents found it, and what that took.
+    """The agents' estimates of the minimiser, and their cost.
 
     Parameters
     ----------
     position
-        Each agent's own value of it, shape (agent, dim).
+        Each agent's estimate, shape (agent, dim).
     gradients
-        Each agent's own gradient there, as its dual variable holds it, shape (agent, dim); their sum is zero up to
-        rounding, however far the positions have converged.
+        Each agent's gradient at the minimiser, from its dual variable, shape (agent, dim). Their sum is zero up to
+        rounding at any state of convergence.
     spent
-        What finding it took.
+        Communication of the search.
     """
 
     position: np.ndarray
@@ -44,19 +45,19 @@ class ConsensusMode(NamedTuple):
 
 
 def bind(post: Posterior, network: Network, sampler: Sampler, builder: Builder = LocalEngine) -> Bound:
-    """The method on a problem, after all checks but that of its step; a minimiser that it asks for is found first.
+    """Check a method, except its step size, and bind it to a problem. Finds the minimiser first if the method needs it.
 
     Parameters
     ----------
     post, network, sampler
         As in `accord.sample`.
     builder
-        Makes the engine that the agents find it by.
+        Builder of the engine for the search.
 
     Raises
     ------
     TypeError, ValueError
-        Something does not fit, or numbers are left out that only tuning chooses.
+        The method does not fit the problem, or lacks numbers that only tuning chooses.
     """
     bound = validation.bind(post, network, sampler)
     if not (isinstance(sampler, Recentred) and sampler.recentre):
@@ -75,28 +76,28 @@ def agree_on_mode(
 ) -> ConsensusMode:
     """Find the minimiser of sum_i f_i over the network, by C-ADMM (D-ADMMS without noise).
 
-    Its dual variables p_i tend to -grad f_i(m) and always sum to zero, so that tilting every potential by them leaves
-    the sum as it is at any time.
+    The dual variables p_i converge to -grad f_i(m) and sum to zero in every round. Tilting all potentials by them
+    therefore leaves the sum unchanged.
 
     Parameters
     ----------
     post, network
         As in `accord.sample`.
     tolerance
-        Largest distance of an agent from the minimiser, in units of 1 / sqrt(curvature of the sum), > 0.
+        Largest distance of an agent from the minimiser, > 0, in units of 1 / sqrt(curvature of the sum), default 0.01.
     max_exchanges
-        Exchanges that it may take.
+        Largest number of exchanges, default 50,000.
     builder
-        Makes the engine that it runs on.
+        Builder of the engine.
 
     Raises
     ------
     ArithmeticError
-        The agents did not agree in `max_exchanges`: the posterior may have no mode.
+        No consensus after `max_exchanges`. The posterior may have no mode.
     """
     positive("tolerance", tolerance)
     largest, diagonal = scales(post, post.init)
-    # the penalty that weighs an agent's ties as much as its own potential
+    # penalty with equal weight of an agent's edges and its potential
     rho = max(float(largest.mean()), 1e-6) / (2.0 * float(network.degrees.mean()))
     engine = builder.preliminary(post, network, Bound(DADMMS(rho, temperature=0.0)))
     carry = engine.start(np.broadcast_to(post.init, (post.num_agents, post.dim)), None)
@@ -107,33 +108,33 @@ def agree_on_mode(
         state = engine.states(carry)
         x, p = (np.asarray(part, np.float64)[:, :, 0] for part in (state.position, state.dual))
         mean = x.mean(axis=0)
-        # at agreement p_i = -grad f_i(m); what is left of their sum is the distance to the minimiser
+        # at consensus p_i = -grad f_i(m), and the sum of gradients measures the distance to the minimiser
         slope = post.gradients(mean)
         apart = np.abs((x - mean) * root).max()
         if apart <= tolerance and np.abs(slope.sum(axis=0) / root).max() <= tolerance:
             return ConsensusMode(x, -p, Traffic(0, exchanges, exchanges * width * network.degrees))
     raise ArithmeticError(
-        f"the agents found no common minimiser in {exchanges} exchanges: they are still {apart:.3g} apart, in "
-        "units of the posterior's scale; does the posterior have a mode?"
+        f"the agents found no common minimiser in {exchanges} exchanges: they still differ by {apart:.3g} posterior "
+        "scales. Does the posterior have a mode?"
     )
 
 
 def scales(post: Posterior, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of every agent's Hessian the largest eigenvalue, (agent,), and the diagonal, (agent, dim).
+    """Largest eigenvalue, (agent,), and diagonal, (agent, dim), of every agent's Hessian.
 
     Raises
     ------
     ValueError
-        Memory does not hold an agent's Hessian, its finite part, and what its eigenvalues take.
+        Three matrices of the Hessian's size do not fit into memory.
     """
-    remedy = "plans, whiten and recentre need them; sample without, by a method with all its numbers"
+    remedy = "plans, whiten and recentre need them. Set all numbers of the method, without whiten and recentre"
     require_matrices("an agent's Hessian and its eigenvalues", post.dim, 3, remedy)
     largest, diagonal = post.each(_scales, x)
     return largest, diagonal
 
 
 def _scales(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> tuple[Array, Float[Array, " dim"]]:
-    """The largest eigenvalue of an agent's Hessian, and its diagonal; entries that are not finite count as 0."""
+    """Largest eigenvalue and diagonal of an agent's Hessian, with 0 for non-finite entries."""
     hessian = potential.hessian(shard, x)
     hessian = jnp.where(jnp.isfinite(hessian), hessian, 0.0)
     return jnp.linalg.eigvalsh(hessian)[-1], jnp.diagonal(hessian)

@@ -17,9 +17,9 @@ Halves = tuple[Array, Array]
 
 
 class RawNoise(NamedTuple):
-    """Noise of one round for all agents as it is carried between rounds: numbers in two halves, see `noise.bits`.
+    """Noise of one round for all agents, in the two halves of `noise.bits`.
 
-    Those of normals and batches are one array, see `noise.paired`.
+    Normals and batches have both halves in one array, see `noise.paired`.
     """
 
     normal: Array | None
@@ -30,7 +30,7 @@ class RawNoise(NamedTuple):
 
 
 def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
-    """The noise of a round, for all agents and chains."""
+    """The noise of a round for all agents and chains."""
     sampler, dtype = problem.sampler, problem.degree.dtype
     needs, index = problem.needs, problem.acting(round).index
 
@@ -52,7 +52,7 @@ def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
 
 
 def draw_batch(problem: Problem, round: Any, chains: int, stream: Stream) -> Array | None:
-    """Random words that choose the rows of all agents' minibatches, or None for full gradients."""
+    """Random words that select the rows of all agents' minibatches, None for full gradients."""
     count = _batch_words(problem)
     if count is None:
         return None
@@ -71,7 +71,7 @@ def _batch_words(problem: Problem) -> int | None:
 
 
 def zero_noise(problem: Problem, chains: int) -> Noise:
-    """The noise of a round at temperature zero with full gradients, in the shapes that `network_round` takes."""
+    """The noise of a round at temperature zero with full gradients, in the shapes of `network_round`."""
     num_agents, dtype, needs = problem.index.size, problem.degree.dtype, problem.needs
     shape = 1 if needs.common else num_agents, *_normal_shape(problem), chains
     normal = jnp.zeros(shape, dtype) if needs.normal else None
@@ -80,7 +80,7 @@ def zero_noise(problem: Problem, chains: int) -> Noise:
 
 
 def assemble(problem: Problem, raw: RawNoise, chains: int) -> Noise:
-    """Noise as `network_round` takes it, arrays (agent or 1, ..., chain)."""
+    """Noise in the shapes of `network_round`, arrays (agent or 1, ..., chain)."""
     noise, needs, words = zero_noise(problem, chains), problem.needs, _batch_words(problem)
     if raw.normal is not None:
         shape = _normal_shape(problem)

@@ -1,6 +1,7 @@
-"""Fingerprints of a run: settings that must be equal in all its processes, and when it is resumed.
+"""Fingerprints of a run, the settings that must be equal in all its processes and when it is resumed.
 
-They hold numbers, names and values that functions return, and never code: `behaviour` compares what depends on data.
+A fingerprint contains numbers, names and return values of functions. It contains no code and nothing that depends on
+data, which `behaviour` compares.
 """
 
 from __future__ import annotations
@@ -34,41 +35,46 @@ from ..posterior import Posterior
 from ..samplers.protocol import Sampler
 from .behaviour import prior_values
 
-# How far a run goes and how often it is saved change nothing of its draws: a resumed run may change them.
+# Settings that a resumed run may change, because they do not change its draws.
 _EXTENT = ("draws", "checkpoint_every")
+# Hexadecimal digits of a hash.
 _DIGITS = 12
 _FILE, _KEY = "run.json", "key"
 _KEY_BYTES = 32
-# The version of the files in a checkpoint folder.
+# Version of the files in a checkpoint folder.
 _FORMAT = {"format": "2"}
-# Rounds at which schedules of steps are evaluated.
+# Rounds in which step size schedules are evaluated.
 _ROUNDS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000)
-# First rounds in which schedules of links are evaluated.
+# Number of first rounds in which link schedules are evaluated.
 _LINK_ROUNDS = 100
-# Address of an object in memory, another one in every process.
+# Memory address of an object, which differs between processes.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+# Hash after a readable text.
+_HASH_AFTER = re.compile(rf" \([0-9a-f]{{{_DIGITS}}}\)$")
+# Text that is a hash. Whole numbers have no letter.
+_HASH_ALONE = re.compile(rf"(?=.*[a-f])[0-9a-f]{{{_DIGITS}}}")
 
 
 def fingerprint(post: Posterior, network: Network, sampler: Sampler | None, **settings: Any) -> dict[str, str]:
-    """Short texts by name, the same in every process that was given the same.
+    """Short texts by name, equal in all processes with equal arguments, and independent of the shards.
 
-    They hold nothing that depends on a shard. Of the posterior they hold its parameters, where these start, the names
-    of its functions, the numbers bound to these, and two values of the log prior.
+    The posterior enters by its parameters, their initial values, the names of its functions, the numbers bound to
+    these, and two values of the log prior.
 
     Parameters
     ----------
     post, network, sampler
-        What is run; None for sums over the agents.
+        The run's posterior, network and method. The method is None for sums over the agents.
     settings
-        All else that decides the draws: seed, chains, ...
+        Further settings that change the draws, such as seed and chains.
     """
-    # the potential itself is known only where data has been read
+    # `post.potential` needs data
     functions = [post._log_likelihood, post._log_prior]
     constraints: list[Any] = [sorted((post._constraints or {}).items())]
     if post._local is not None and post._latents is not None:
         local = post._local
         functions.append(post._latents.log_prior)
-        # those of a coarse quadrature follow from the rows
+        # nodes of a coarse quadrature depend on the rows
         nodes = post._latents.nodes if post._finely else 0
         constraints += [sorted(local.constraints.items()), local.init, _function_name(local.group), nodes]
     named = [_function_name(f) for f in functions]
@@ -97,7 +103,7 @@ def _graph(network: Network) -> list[Any]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what draws, by name."""
+    """The versions of the packages that change draws, by name."""
     return {
         "accord": __version__,
         "jax": jax.__version__,
@@ -108,18 +114,36 @@ def versions() -> dict[str, str]:
 
 
 def combined(parts: dict[str, str]) -> str:
-    """One hash of what a resumed run must share with the run before it: all but how far it goes."""
+    """One hash of all entries that a resumed run must not change."""
     return hashlib.sha256(json.dumps(sorted(_lasting(parts).items())).encode()).hexdigest()
 
 
 def first_difference(mine: dict[str, str], theirs: dict[str, str]) -> str | None:
-    """The first entry that differs with both values, such as "jax 0.10.2 and jax 0.10.1"; None where none does."""
+    """The first entry that differs with both values, such as "jax 0.10.2 and jax 0.10.1", None without any."""
     name = first_differing(mine, theirs)
-    return None if name is None else f"{name} {mine.get(name)} and {name} {theirs.get(name)}"
+    if name is None:
+        return None
+    ours, other = _readable(mine, name), _readable(theirs, name)
+    return f"{name} {ours} and {name} {other}" if ours != other else f"{name} {ours}, with other values"
+
+
+def _first_change(now: dict[str, str], before: dict[str, str]) -> str | None:
+    """The first entry that changed, such as "jax changed (0.10.1 then, 0.10.2 now)", None without any."""
+    name = first_differing(now, before)
+    if name is None:
+        return None
+    new, old = _readable(now, name), _readable(before, name)
+    return f"{name} changed ({old} then, {new} now)" if new != old else f"{name} changed ({new}, with other values)"
+
+
+def _readable(parts: dict[str, str], name: str) -> str:
+    """An entry without its hash."""
+    text = str(parts.get(name))
+    return "an array" if _HASH_ALONE.fullmatch(text) else _HASH_AFTER.sub("", text)
 
 
 def first_differing(mine: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
-    """The name of the first entry that differs; None where none does."""
+    """The name of the first entry that differs, None without any."""
     return next((name for name in dict.fromkeys([*mine, *theirs]) if mine.get(name) != theirs.get(name)), None)
 
 
@@ -129,22 +153,22 @@ def record(folder: Path, parts: dict[str, str]) -> None:
 
 
 def recorded(folder: Path) -> dict[str, str] | None:
-    """The fingerprint in a folder; None where there is none.
+    """The fingerprint in a folder, None without any.
 
     Raises
     ------
     ValueError
-        The file is not what accord wrote.
+        The file was not written by accord.
     """
     path = Path(folder) / _FILE
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict):
-            raise ValueError("it is no table of a run")
+            raise ValueError("not a JSON object")
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise ValueError(f"{path} is not what accord wrote ({error})") from error
+        raise ValueError(f"{path} was not written by accord ({error})") from error
     return found
 
 
@@ -154,33 +178,29 @@ def forget(folder: Path) -> None:
 
 
 def claim(folder: Path, parts: dict[str, str]) -> None:
-    """Mark a folder as this run's.
+    """Write the fingerprint of this run into a checkpoint folder, or check the one in it.
 
     Raises
     ------
     ValueError
-        It is another run's; what differs first is named.
+        The folder belongs to another run. The message names the first setting that differs.
     """
     mine = _FORMAT | _lasting(parts)
     try:
         theirs = recorded(folder)
     except ValueError as error:
-        raise ValueError(f"{error}; name a new checkpoint folder") from error
+        raise ValueError(f"{error}. Use a new checkpoint folder.") from error
     if theirs is None:
         record(folder, mine)
     elif theirs.get("format") != mine["format"]:
-        raise ValueError(f"the checkpoint folder {folder} was written by another version of accord: name a new one")
-    elif (difference := first_difference(mine, theirs)) is not None:
-        raise ValueError(
-            f"the checkpoint folder {folder} belongs to another run (this one and that: {difference}); name a new one"
-        )
+        text = "another version of accord wrote it. Use a new checkpoint folder."
+        raise ValueError(f"cannot resume from {folder}: {text}")
+    elif (change := _first_change(mine, theirs)) is not None:
+        raise ValueError(f"cannot resume from {folder}: {change}. Use a new checkpoint folder.")
 
 
 def refuse_another(folder: Path, parts: dict[str, str]) -> None:
-    """Raise the `ValueError` of `claim` before anything long starts; a folder that no run has is left alone.
-
-    The folder may hold more than these parts.
-    """
+    """Raise the `ValueError` of `claim` without writing. The folder's fingerprint may have more entries."""
     mine = _FORMAT | _lasting(parts)
     theirs = recorded(folder)
     if theirs is not None:
@@ -188,18 +208,18 @@ def refuse_another(folder: Path, parts: dict[str, str]) -> None:
 
 
 def own_key(folder: Path) -> bytes:
-    """The secret of a run that is kept in a folder; made where there is none."""
+    """The secret key of a run, read from a folder or created there."""
     path = Path(folder) / _KEY
     if not path.exists():
         write_private(path, secrets.token_bytes(_KEY_BYTES))
     key = path.read_bytes()
     if len(key) != _KEY_BYTES:
-        raise ValueError(f"{path} is not what accord wrote; name a new checkpoint folder")
+        raise ValueError(f"{path} was not written by accord. Use a new checkpoint folder.")
     return key
 
 
 def keyed_rows(post: Posterior, key: bytes) -> str:
-    """A digest under a key of the rows held here, which does not reveal even rows that could be guessed."""
+    """A keyed hash of the rows in this process. Without the key it does not confirm guessed rows."""
     rows = hmac.new(key, digestmod="sha256")
     for agent, shard in post._read.items():
         rows.update(json.dumps([agent, str(jax.tree.structure(shard))]).encode())
@@ -209,7 +229,7 @@ def keyed_rows(post: Posterior, key: bytes) -> str:
 
 
 def keyed(content: bytes, key: bytes) -> str:
-    """A digest of bytes under a key."""
+    """A keyed hash of bytes."""
     return hmac.new(key, content, "sha256").hexdigest()[:_DIGITS]
 
 
@@ -218,7 +238,7 @@ def _lasting(parts: dict[str, str]) -> dict[str, str]:
 
 
 def _setting(value: Any) -> str:
-    """A number or a word as it is, anything larger by its digest."""
+    """A number or word as text, anything else as a hash."""
     return str(value) if isinstance(value, str | int | float | None) else _digest(value)
 
 
@@ -231,19 +251,19 @@ def _digest(content: Any) -> str:
 
 
 def _rounded(value: Any) -> str:
-    """A number to nine digits: machines differ in the last ones; minus zero is zero."""
+    """A number to nine digits, as machines differ in the last ones. Minus zero becomes zero."""
     return f"{float(value) + 0.0:.8e}"
 
 
 def _schedule(schedule: Schedule) -> list[str]:
-    """The values of a schedule at some rounds."""
+    """Values of a schedule in the rounds `_ROUNDS`."""
     return in_doubles(lambda: [_rounded(schedule(np.int32(k))) for k in _ROUNDS])
 
 
 def _plain(value: Any) -> Any:
-    """A value in lists and texts that are the same in every process: no address, no order of a set, no hash of Python.
+    """A value as lists and texts that are equal in every process, so without memory addresses and Python hashes.
 
-    Schedules count by their values at some rounds, other functions by their names and the numbers bound to them.
+    Schedules are replaced by their values in some rounds, other functions by their names and bound numbers.
     """
     if value is None or isinstance(value, bool | str):
         return [type(value).__name__, value]
@@ -273,11 +293,11 @@ def _plain(value: Any) -> Any:
 
 
 def _function_name(function: Any) -> str:
-    """The qualified name of a function or class, or of the class of any other thing."""
+    """The qualified name of a function or class, for other objects of their class."""
     while isinstance(function, functools.partial | Given):
         function = function.func if isinstance(function, functools.partial) else function.function
     named = function if hasattr(function, "__qualname__") and hasattr(function, "__module__") else type(function)
-    # what holds a user's function says which
+    # the instance distinguishes methods and objects with the same class
     own = ""
     if isinstance(function, types.MethodType):
         own = _ADDRESS.sub("", repr(function.__self__))

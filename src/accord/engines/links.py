@@ -1,12 +1,12 @@
-"""The exchange of a round over links that lose, delay, change or carry one way: what arrives, and what is still owed.
+"""The exchange of a round over links with loss, delay, changing edges or one direction only.
 
-Two kinds of content travel, as a method's `Needs` say. What is *pulled* is averaged over what arrives within the step,
-the agent itself taking the weight of what does not: agents that agree stay where they are, whatever is lost. What is
-*conserved* must count once however late: a link sends the running sum of all that it was ever given, so that the next
-message that arrives brings everything that was lost before it (Hadjicostis, Vaidya & Dominguez-Garcia 2016; Tian, Sun
-& Scutari 2020, arXiv:1803.10359). Here a link holds what it still owes its receiver, which is that running sum less
-what was heard, and keeps all digits of it. Sums that are pushed so leave an agent unevenly; the agent's share of
-`mass`, pushed in the same way, says how much (push-sum), and the method reads the sum divided by it.
+A method's `Needs` distinguish two kinds of content. *Pulled* values are averaged over the messages that arrive within
+the step. The agent itself gets the weight of lost messages, so agents in consensus stay there under any loss.
+*Pushed* values are conserved sums and count once, at any delay. A link sends the running sum of all its input, so the
+next message to arrive includes all lost ones (Hadjicostis, Vaidya & Dominguez-Garcia 2016; Tian, Sun & Scutari 2020,
+arXiv:1803.10359). Here a link stores the amount that it owes its receiver, the running sum minus the received sum,
+without loss of digits. Pushed sums leave agents unevenly. Each agent therefore pushes a share of `mass` in the same
+way (push-sum), and the method reads the pushed sum divided by the share.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from ..samplers.protocol import Needs
 from .collectives import Collectives, along, neighbour_sums
 from .noise import Stream, at_links, seed_words, uniform
 
-# Multiples of its inverse are exact in single precision up to 16.
+# Inverse of the grain of the mass, whose multiples up to 16 are exact in single precision.
 _GRAIN = 2.0**20
-# The least weight that an agent may have for itself.
+# Smallest weight of an agent for itself.
 _LEAST_KEPT = 1e-6
 
 
 class Account(NamedTuple):
-    """What links owe their receivers of sums that must not be lost, arrays (agent, slot, ...)."""
+    """Amounts of conserved sums that links owe their receivers, arrays (agent, slot, ...)."""
 
     owed: PyTree
-    # what was sent in the last rounds, newest first, (agent, slot, delay, ...)
+    # amounts sent in the last rounds, newest first, (agent, slot, delay, ...)
     recent: PyTree
 
 
 class Held(NamedTuple):
-    """What the links of all agents hold between two rounds.
+    """The state of all links between two rounds.
 
-    `mass` is each agent's share of a mass that is N in all, (agent, chain); None where nothing is pushed.
+    `mass` is each agent's share of a total mass of N, (agent, chain), None if nothing is pushed.
     """
 
     mass: Array | None
@@ -52,37 +52,38 @@ class Held(NamedTuple):
 
 
 class Linked(NamedTuple):
-    """The states of a method, and what the links hold."""
+    """The states of a method and of the links."""
 
     own: Any
     held: Held
 
 
 class Step(NamedTuple):
-    """What changes from one exchange of a step to the next."""
+    """The loop state over the exchanges of a step."""
 
     pulled: PyTree
     pushed: PyTree
     differences: PyTree
     account: Account
-    # the neighbours' pulled values of this step's last exchanges, newest first, (agent, slot, delay, ...)
+    # the neighbours' pulled values in this step's last exchanges, newest first, (agent, slot, delay, ...)
     earlier: PyTree
 
 
 @pytree
 class LinkedExchange:
-    """The exchanges of one round over unreliable links; slots number the neighbours of an agent.
+    """The exchanges of one round over unreliable links, with one slot per neighbour of an agent.
 
-    Which messages arrive is drawn from counters.
+    Counter-based random numbers select the messages that arrive.
     """
 
-    # rows of the neighbours' messages; where a slot stands for no neighbour, or for one that is not heard, weight 0
+    # rows of the neighbours' messages
     senders: Int[Array, "agent slot"]
+    # mixing weights, 0 for empty slots and for neighbours that do not send to this agent
     weights: Float[Array, "agent slot"]
-    # the weights by which the neighbours take what this agent pushes
+    # the neighbours' weights for this agent's pushed values
     pushing: Float[Array, "agent slot"]
     edges: Int[Array, "agent slot"]
-    # exchanges of a step: a number, so that plans of many compile to one program
+    # exchanges per step, an array so that all its values share one program
     exchanges: Int[Array, ""]
     table: Bool[Array, "round edge"] | None
     outage: Float[Array, ""]
@@ -93,7 +94,7 @@ class LinkedExchange:
     delay: tuple[int, int] = static()
 
     def begin(self, messages: PyTree) -> Held:
-        """What the links hold before round 0, given the shapes of messages, (agent, ..., chain)."""
+        """The state of the links before round 0, given messages (agent, ..., chain)."""
         pulled, pushed = self._parts(messages)
         first = jax.tree.leaves(messages)[0]
         mass = jnp.ones((first.shape[0], first.shape[-1]), first.dtype) if pushed else None
@@ -102,11 +103,11 @@ class LinkedExchange:
     def __call__(
         self, messages: PyTree, held: Held, index: Array, degree: Array, round: Array, collectives: Collectives
     ) -> tuple[Inbox, Held]:
-        """Every agent's inbox after a round's exchanges, and what the links hold then."""
+        """All agents' inboxes and the state of the links after a round's exchanges."""
         pulled, pushed = self._parts(messages)
         differences = jax.tree.map(jnp.zeros_like, self._differences(pulled))
         sums = None if held.mass is None else (pushed, held.mass)
-        step = Step(pulled, sums, differences, held.account, self._unheard(pulled))
+        step = Step(pulled, sums, differences, held.account, self._no_earlier(pulled))
 
         def exchange(k: Any, step: Step) -> Step:
             return self._exchange(step, index, round * self.exchanges + k, k, collectives)
@@ -118,7 +119,7 @@ class LinkedExchange:
             parts, shares = parts | sums, (held.mass, mass)
         found = self._message(messages, parts)
         if self.needs.inbox == "neighbour_sum":
-            # what did not arrive counts as the agent's own
+            # lost messages are replaced by the agent's own
             apart = jax.tree.map(jnp.subtract, messages, found)
             inbox = Inbox(summed=neighbour_sums(messages, apart, degree), apart=apart)
         else:
@@ -130,17 +131,17 @@ class LinkedExchange:
     def sent(self, messages: PyTree, held: Held) -> PyTree:
         """The arrays that an agent sends to one neighbour in an exchange, (agent, ..., chain).
 
-        They are the message, the share of the mass, and the running sum of what differences are counted of.
+        They are the message, the share of the mass, and the running sum of the differences.
         """
         return messages, held.mass, messages if self.needs.differences is not None else None
 
     def _counts(self, slot: Array) -> Array:
-        """Whether differences count in a communication round."""
+        """Whether a communication round accumulates differences."""
         assert self.needs.differences is not None
         return slot >= self.needs.differences * self.exchanges
 
     def _up(self, rounds: Int[Array, " age"]) -> Bool[Array, "age agent slot"]:
-        """Which links the schedule lets carry messages in some rounds."""
+        """Whether the schedule has each link up, by round."""
         rounds = jnp.maximum(rounds, 0)
         if self.table is not None:
             return self.table[rounds % len(self.table)][:, self.edges]
@@ -149,7 +150,7 @@ class LinkedExchange:
         return jnp.ones((rounds.size, *self.edges.shape), bool)
 
     def _parts(self, messages: PyTree) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-        """The parts of messages by name, those that are pulled and those that are pushed."""
+        """The pulled and the pushed parts of messages by name."""
         parts = messages._asdict() if hasattr(messages, "_asdict") else {"": messages}
         if missing := set(self.needs.pushed) - set(parts):
             raise TypeError(
@@ -164,11 +165,11 @@ class LinkedExchange:
         return type(like)(**parts) if hasattr(like, "_asdict") else parts[""]
 
     def _differences(self, pulled: dict[str, PyTree]) -> dict[str, PyTree] | None:
-        """Of what differences are counted, if they are."""
+        """The parts with accumulated differences, or None."""
         return pulled if self.needs.differences is not None else None
 
     def _opened(self, pushed: PyTree, differences: PyTree) -> Account:
-        """The account before round 0, for what is pushed, and for that of which differences are counted."""
+        """The account before round 0, for pushed values and for differences."""
         slots, sums = self.senders.shape[1], (pushed, differences)
 
         def nothing(leaf: Array, *more: int) -> Array:
@@ -177,13 +178,13 @@ class LinkedExchange:
         owed = jax.tree.map(nothing, sums)
         return Account(owed, jax.tree.map(lambda leaf: nothing(leaf, self.delay[1]), sums))
 
-    def _unheard(self, pulled: PyTree) -> PyTree:
-        """The neighbours' earlier messages of a step that has none yet."""
+    def _no_earlier(self, pulled: PyTree) -> PyTree:
+        """Zeros for the neighbours' earlier messages at the start of a step."""
         shape = self.senders.shape[1], self.delay[1]
         return jax.tree.map(lambda leaf: jnp.zeros((leaf.shape[0], *shape, *leaf.shape[1:]), leaf.dtype), pulled)
 
     def marked(self, held: Held) -> Held:
-        """What the links hold, with arrays of True where it is mass, which is a number of the links alone."""
+        """The state of the links with arrays of True for mass, and of False for content of the method."""
         nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool), held)
         if held.mass is None:
             return nothing
@@ -196,7 +197,7 @@ class LinkedExchange:
         return Held(np.ones_like(nothing.mass), Account(marked(owed), marked(recent)))
 
     def _exchange(self, step: Step, index: Array, slot: Array, k: Array, collectives: Collectives) -> Step:
-        """One exchange, the k-th of its step, in a communication round."""
+        """The k-th exchange of a step, in communication round `slot`."""
         arrived, newest, fresh = self._arrivals(index, slot)
         pulled, pushed = collectives.gathered(self.senders, (step.pulled, step.pushed))
         in_step = arrived & (newest <= k)
@@ -207,8 +208,7 @@ class LinkedExchange:
             return own + jnp.sum(weight * (value - own[:, None]), axis=1)
 
         stacked = jax.tree.map(_newest_first, pulled, step.earlier)
-        # one sum a link and kind of content: what it was given now, and how much of what it owes comes now
-        # nothing is given to an edge that the schedule has down, which both of its ends know
+        # links that the schedule has down get no input, as both ends know the schedule
         up = self._up(slot[None])[0]
         taken = self.weights * up
         given = _portions(taken, pushed), None
@@ -218,7 +218,7 @@ class LinkedExchange:
             given = given[0], apart
         account, came = self._settled(step.account, given, newest, fresh)
         pushed_sums, differences = jax.tree.map(lambda x: jnp.sum(x, axis=1), came)
-        # what stays is what was not given: by a weight of its own it would grow or shrink by rounding
+        # subtract what was sent: multiplying by an own weight adds rounding errors that grow
         sent = _portions(self.pushing * up, jax.tree.map(lambda own: own[:, None], step.pushed))
         return Step(
             jax.tree.map(pull, step.pulled, stacked),
@@ -229,9 +229,9 @@ class LinkedExchange:
         )
 
     def _settled(self, account: Account, given: PyTree, newest: Array, fresh: Array) -> tuple[Account, PyTree]:
-        """The accounts after a link was given some more and delivered what its newest message brings, and that."""
+        """The accounts after new input and delivery by the newest message, and the delivered amounts."""
         sent = jax.tree.map(_newest_first, given, account.recent)
-        # a message brings what was sent until it left
+        # a message delivers all input up to its round
         since = jnp.arange(self.delay[1] + 1)[None, None] < newest[..., None]
 
         def due(owed: Array, now: Array, rounds: Array) -> Array:
@@ -243,22 +243,22 @@ class LinkedExchange:
         return Account(owed, jax.tree.map(lambda rounds: rounds[:, :, : self.delay[1]], sent)), came
 
     def _arrivals(self, index: Array, slot: Array) -> tuple[Array, Array, Array]:
-        """Of each agent and neighbour: whether a message comes now, how late the newest is, and if it is news."""
+        """By agent and neighbour, whether a message arrives, its age, and whether no newer one arrived before."""
         low, high = self.delay
         ages = jnp.arange(high + self.burst)
         loss, wait = at_links(self.seed, slot - ages, Stream.LINK, index, self.senders)
         out = uniform(loss, self.outage.dtype) < self.outage
-        # an outage lasts so many rounds; before round 0 there was nothing to send
+        # an outage lasts `burst` rounds, and no messages exist before round 0
         lost = jnp.stack([out[a : a + self.burst].any(axis=0) for a in range(high + 1)])
         rounds = slot - ages[: high + 1]
         lost |= ~self._up(rounds) | (rounds < 0)[:, None, None]
-        # the share of the delay's range that the word stands for
+        # uniform delay from low to high
         late = low + (wait[: high + 1] % np.uint32(high - low + 1)).astype(jnp.int32)
         late = jnp.where(lost, high + 1, late)
         age = jnp.broadcast_to(ages[: high + 1, None, None], late.shape)
         comes = late == age
         newest = jnp.where(comes, age, high + 1).min(axis=0)
-        # one that was sent later came before
+        # a message sent later arrived earlier
         overtaken = jnp.any((age < newest[None]) & (late < age), axis=0)
         arrived = newest <= high
         return arrived, newest, arrived & ~overtaken
@@ -267,7 +267,7 @@ class LinkedExchange:
 def linked_exchange(
     network: Network, weights: sp.csr_array | None, needs: Needs, held: np.ndarray
 ) -> LinkedExchange | None:
-    """The exchange of a network whose links are unreliable, for the agents held; None where they are reliable."""
+    """The exchange over a network's unreliable links for the agents `held`, None if links are reliable."""
     links = network.unreliable
     if links is None:
         return None
@@ -287,8 +287,8 @@ def linked_exchange(
         least = min(float(weight.min()), float(kept.min()))
         if weight.min() < 0 or kept.min() < _LEAST_KEPT:
             raise ValueError(
-                "on unreliable links no mixing weight may be negative, and an agent must keep some of its own: take "
-                f"smaller weights, found down to {least:.6g}"
+                "on unreliable links no mixing weight may be negative, and each agent needs a positive weight for "
+                f"itself: use smaller weights, found down to {least:.6g}"
             )
     return LinkedExchange(
         senders=jax.device_put(senders),
@@ -307,10 +307,10 @@ def linked_exchange(
 
 
 def _portions(weights: Float[Array, "agent slot"], pushed: Any) -> Any:
-    """What links are given of what is pushed, parts and mass, arrays (agent, slot or 1, ...).
+    """The links' input from pushed parts and mass, arrays (agent, slot or 1, ...).
 
-    Portions of the mass are multiples of 2^-20, so that single precision adds them without rounding: a mass that drifts
-    would heat or cool all draws in the end, which a sum about zero does not.
+    Portions of the mass are multiples of 2^-20, so that single precision adds them without rounding. A drift of the
+    total mass would change the temperature of all draws.
     """
     if pushed is None:
         return None
@@ -320,12 +320,12 @@ def _portions(weights: Float[Array, "agent slot"], pushed: Any) -> Any:
 
 
 def _newest_first(now: Array, before: Array) -> Array:
-    """Values of now before earlier ones, along the axis after the slots."""
+    """Present values followed by earlier ones, along the axis after the slots."""
     return jnp.concatenate([now[:, :, None], before], axis=2)
 
 
 def _at_age(values: Float[Array, "agent slot delay ..."], age: Int[Array, "agent slot"]) -> Array:
-    """Of values newest first those of an age."""
+    """Values of a given age, from values ordered newest first."""
     if values.shape[2] == 1:
         return values[:, :, 0]
     place = along(jnp.minimum(age, values.shape[2] - 1)[..., None], values)

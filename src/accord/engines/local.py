@@ -1,4 +1,4 @@
-"""The local engine: all agents and chains of a run on one device."""
+"""The local engine, with all agents and chains of a run on one device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _finite = compiled(finite)
 
 
 class LocalEngine(ArrayEngine):
-    """Runs a method on one device; parameters as in `ArrayEngine`."""
+    """Runs a method on one device. Parameters as in `ArrayEngine`."""
 
     def _problem(self, post: Posterior, network: Network, seed: int) -> Problem:
         return build_problem(post, network, self.bound, seed)
@@ -33,6 +33,6 @@ class LocalEngine(ArrayEngine):
 
 
 class Local(ArrayBuilder):
-    """The engine "local" with options: all agents on one device; parameters as in `ArrayBuilder`."""
+    """Options of the engine "local", with all agents on one device. Parameters as in `ArrayBuilder`."""
 
     _kind = LocalEngine

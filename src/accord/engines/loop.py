@@ -1,4 +1,4 @@
-"""The loop over rounds: the carry from one round to the next, and the records of kept draws."""
+"""The loop over rounds, its carry, and the records of kept draws."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from .draws import RawNoise, assemble, draw_batch, draw_noise
 from .noise import EVERY_AGENT, Stream, bits, joined, none_of, normals, uniform
 from .round import Problem, everywhere, initial_state, monitored, network_transition, positions
 
-# Numbers side by side below which a loop over them is slow.
+# Row length below which a loop along rows is slow.
 _SHORT = 32
 
 
 class Records(NamedTuple):
-    """The records of kept draws."""
+    """Kept draws and their statistics."""
 
     draws: Float[Array, "draw kept dim chain"]
     average: Float[Array, "draw dim chain"]
-    # named numbers of each chain and draw
+    # statistics by name
     statistics: dict[str, Float[Array, "draw chain"]]
 
 
 class Carry(NamedTuple):
-    """The carry from one round to the next: the states, and the noise of the coming round.
+    """The loop carry with the states and the noise of the next round.
 
-    Noise is drawn one round ahead so that the compiler does not fuse its transcendental functions into the gathers of
-    the exchange, which would run them one number at a time.
+    Noise is drawn one round ahead. Otherwise XLA fuses its transcendental functions into the gathers of the exchange
+    and evaluates them one number at a time.
     """
 
     state: Any
     noise: RawNoise
     round: Int[Array, ""]
-    # what the method's infos come to so far, by agent: integers added up, of other numbers the largest
+    # the method's infos so far by agent: sums of integers, maxima of other numbers
     infos: Any
 
 
@@ -58,20 +58,20 @@ def _step(problem: Problem, carry: Carry, chains: int) -> Carry:
 
 
 def once_known(state: Any, round: Array) -> Array:
-    """The number of a round, which the compiler takes to depend on all arrays of a state.
+    """The round number with an artificial data dependency on all arrays of a state.
 
-    The round's noise is then drawn once the state before it is known, to the place of the noise that went into it.
-    Drawn earlier, as the compiler would, it is held beside that one and copied to its place, and so is that one.
+    XLA then draws the next noise after this state is computed, into the buffer of the used noise. Otherwise XLA draws
+    it earlier, keeps both buffers alive, and copies them.
     """
     firsts = [jax.lax.slice_in_dim(leaf.reshape(-1), 0, 1)[0] for leaf in jax.tree.leaves(state) if leaf.size]
     return round + sum(map(none_of, firsts))
 
 
 def _in_order(arrays: Any) -> Any:
-    """Arrays that lie in memory in the order of their axes, whatever those who made them prefer.
+    """The arrays in row-major memory layout.
 
-    Sums over neighbours read those of states along the chains; and what leaves a program must lie so, as JAX (0.10)
-    reads an array in another order wrongly when it is the argument of the next program.
+    Sums over neighbours read states along the chains. Outputs of a program need this layout because JAX (0.10)
+    misreads an argument in another layout.
     """
 
     def one(leaf: Array) -> Array:
@@ -81,7 +81,7 @@ def _in_order(arrays: Any) -> Any:
 
 
 def _in_long_rows(leaf: Array) -> Array:
-    """Noise (chain, number) that lies in memory chain by chain, or, where rows would be short, across the chains."""
+    """Noise (chain, number), row-major in memory, or column-major if rows are short."""
     chains, numbers = leaf.shape
     short = numbers < min(chains, _SHORT)
     return with_layout_constraint(leaf, Layout(major_to_minor=(1, 0))) if short else leaf
@@ -92,7 +92,7 @@ def _accumulated(before: Array, now: Array) -> Array:
 
 
 def _resampled(problem: Problem, state: Any, round: Array, chains: int) -> Any:
-    """The chains after systematic resampling by the weights that the method gives them, if it does."""
+    """The state after systematic resampling of the chains, if the method has weights."""
     if not isinstance(problem.sampler, Weighted):
         return state
     shares = everywhere(problem.sampler.log_weight, problem.acting(round), (state,))
@@ -105,7 +105,7 @@ def _resampled(problem: Problem, state: Any, round: Array, chains: int) -> Any:
 
     def resample(state: Any) -> Any:
         chosen = jnp.searchsorted(jnp.cumsum(jax.nn.softmax(log_weights)), places)
-        # rounding may leave the sum of the weights a little below the last place
+        # by rounding the weights may sum to less than the last place
         chosen = jnp.minimum(chosen, chains - 1)
         return jax.tree.map(lambda leaf: jnp.take(leaf, chosen, axis=-1), state)
 
@@ -148,14 +148,14 @@ def _no_infos(problem: Problem, state: Any, chains: int) -> Any:
 
 
 def advance(problem: Problem, carry: Carry, rounds: Array, chains: int) -> Carry:
-    """The carry after some rounds."""
+    """The carry after `rounds` rounds."""
     return jax.lax.fori_loop(0, rounds, lambda _, c: _step(problem, c, chains), carry)
 
 
 def record(
     problem: Problem, carry: Carry, draws: Array, thin: Array, keep: Array, chains: int, capacity: int
 ) -> tuple[Carry, Records]:
-    """The carry after `draws * thin` rounds, and records of every `thin`-th in buffers of `capacity` draws."""
+    """The carry after `draws * thin` rounds, and records of every `thin`-th round in buffers of `capacity` draws."""
 
     def records(carry: Carry) -> Records:
         x = positions(problem, carry.state)
@@ -176,7 +176,7 @@ def observed(
     chains: int,
     capacity: int,
 ) -> tuple[Carry, Any]:
-    """The carry after `draws * thin` rounds, and what is seen after every `thin`-th in buffers of `capacity` draws."""
+    """The carry after `draws * thin` rounds, and `observe` of every `thin`-th in buffers of `capacity` draws."""
 
     def one(t: Array, both: tuple[Carry, Any]) -> tuple[Carry, Any]:
         carry, buffers = both

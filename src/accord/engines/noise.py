@@ -1,8 +1,8 @@
-"""The randomness of a run: numbers that are a pure function of (seed, chain, round, agent, index).
+"""Random numbers as a pure function of (seed, chain, round, agent, index).
 
-Each number is one output of the Threefry block cipher at a counter, so that any agent, chain or round can be drawn
-alone, on any machine, with the same values. A key per (seed, chain, round, stream) costs nothing beside the numbers;
-a key per agent would cost ten times the numbers themselves.
+Each number is one output of the Threefry block cipher at a counter. Any agent, chain or round can therefore be drawn
+alone with the same values on any machine. There is one key per (seed, chain, round, stream), because a key per agent
+costs ten times the numbers themselves.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Num, UInt32
 
-# The counter that stands for all agents when they share their noise.
+# Agent number in counters of noise that all agents share.
 EVERY_AGENT = 0xFFFFFFFF
 
 
 class Stream(enum.IntEnum):
-    """The purposes of random numbers; no two streams share a key."""
+    """Purposes of random numbers. Each stream has its own keys."""
 
     NORMAL = 0
     BATCH = 1
@@ -55,9 +55,9 @@ def bits(
     agents: UInt32[Array, " agent"],
     count: int,
 ) -> tuple[UInt32[Array, "chain number"], UInt32[Array, "chain number"]]:
-    """Random words, `count` for each agent and chain, in two halves of (count + 1) // 2, agent after agent.
+    """Random words, `count` per agent and chain, in two halves of (count + 1) // 2 words, agent after agent.
 
-    All numbers of a chain lie side by side: a loop over them is long whatever the number of agents or parameters.
+    All words of a chain are contiguous, so that loops over them are long for any number of agents and parameters.
     """
     chain = jnp.arange(chains, dtype=jnp.uint32)
     at_chain = _block((seed[0], seed[1]), (chain, jnp.zeros_like(chain)), (chains,))
@@ -67,15 +67,15 @@ def bits(
     number = jax.lax.broadcasted_iota(jnp.uint32, shape, 1)
     owner = agents.at[number // jnp.uint32(half)].get(mode="promise_in_bounds")
     words = [jax.lax.broadcast_in_dim(word, shape, (0,)) for word in key]
-    # found anew in each round: the compiler would hold it from round to round, in as much memory as a half of the words
+    # depends on the round, otherwise XLA keeps this array, as large as half of the words, between rounds
     place = (number + none_of(round).astype(jnp.uint32)) % jnp.uint32(half)
     return _block(words, [owner, place], shape)
 
 
 def none_of(x: Array) -> Int[Array, ""]:
-    """Zero, which the compiler takes to depend on a number: what it is added to is not found before the number is.
+    """Zero with an artificial data dependency on a number, so that sums with it are computed after the number.
 
-    `jax.lax.optimization_barrier` does not do: XLA takes it away on CPUs before it orders what is left.
+    `jax.lax.optimization_barrier` has no such effect on CPUs, as XLA removes it before scheduling.
     """
     zero = jnp.int32(0)
     return jax.lax.clamp(zero, jnp.asarray(x).astype(jnp.int32), zero)
@@ -88,7 +88,7 @@ def at_links(
     receivers: UInt32[Array, " agent"],
     senders: Int[Array, "agent slot"],
 ) -> tuple[UInt32[Array, "round agent slot"], UInt32[Array, "round agent slot"]]:
-    """Two random words for each round and link; those of all chains, whose messages travel together."""
+    """Two random words per round and link, shared by all chains, whose messages travel together."""
     key = _block((seed[0], seed[1]), (rounds.astype(jnp.uint32), jnp.uint32(stream)), rounds.shape)
     shape = (rounds.size, *senders.shape)
     return _block(
@@ -102,7 +102,7 @@ def at_links(
 
 
 def normals(words: tuple[Array, Array], dtype: Any) -> tuple[Array, Array]:
-    """Standard normals from random words: 24 of their bits, symmetric about 0 and never infinite."""
+    """Standard normals from 24 bits of random words, symmetric about 0 and finite."""
 
     def convert(word: Array) -> Array:
         return jnp.asarray(2.0**0.5, dtype) * jax.lax.erf_inv(_symmetric(word, dtype))
@@ -111,57 +111,58 @@ def normals(words: tuple[Array, Array], dtype: Any) -> tuple[Array, Array]:
 
 
 def uniform(word: Array, dtype: Any) -> Array:
-    """A number inside (0, 1) from a random word: 24 of its bits."""
+    """A number in (0, 1) from 24 bits of a random word."""
     return (_symmetric(word, dtype) + 1.0) / 2.0
 
 
 def _symmetric(word: Array, dtype: Any) -> Array:
-    """A number inside (-1, 1) from a random word."""
+    """A number in (-1, 1) from 24 bits of a random word."""
     signed = jax.lax.shift_right_arithmetic(jax.lax.bitcast_convert_type(word, jnp.int32), jnp.int32(8))
     # signed + 1/2 and its product with a power of two are exact in single precision
     return (signed.astype(dtype) + jnp.asarray(0.5, dtype)) * jnp.asarray(2.0**-23, dtype)
 
 
 def paired(halves: tuple[Array, Array]) -> Num[Array, "chain number"]:
-    """Two halves of real numbers as one array of complex ones.
+    """Two halves of real numbers as one complex array.
 
-    One array is made by one loop, which makes the words of both halves once. Of two arrays each would be made by a loop
-    of its own, with all the words: half as long again.
+    XLA computes one array in one loop, and the words of both halves once. It computes two arrays in two loops with all
+    words each, which takes half as long again.
     """
     return jax.lax.complex(*halves)
 
 
 def parted(pairs: Num[Array, "chain number"]) -> tuple[Array, Array]:
-    """The two halves that were paired."""
+    """The two halves of a `paired` array."""
     return jax.lax.real(pairs), jax.lax.imag(pairs)
 
 
 def disguised(words: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Words as the single-precision numbers of the same bits, which may be paired, moved and `revealed`, never read."""
+    """Words reinterpreted as single-precision numbers, to be paired and `revealed`, not read as numbers."""
     first, second = (jax.lax.bitcast_convert_type(word, jnp.float32) for word in words)
     return first, second
 
 
 def revealed(numbers: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The words that were disguised."""
+    """The words of `disguised` numbers."""
     first, second = (jax.lax.bitcast_convert_type(number, jnp.uint32) for number in numbers)
     return first, second
 
 
 def joined(halves: tuple[Array, Array], count: int) -> Num[Array, "agent count chain"]:
-    """The `count` numbers of each agent and chain from their two halves."""
+    """The two halves as one array of `count` numbers per agent and chain."""
     half = (count + 1) // 2
     parts = [part.reshape(part.shape[0], -1, half).transpose(1, 2, 0) for part in halves]
     return jax.lax.slice_in_dim(jnp.concatenate(parts, axis=1), 0, count, axis=1)
 
 
-# Threefry-2x32 (Salmon et al. 2011): rotations of each round in groups of four, and the constant of the third key word.
+# Rotations of Threefry-2x32 (Salmon et al. 2011), in groups of four rounds.
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+# Constant of its third key word.
 _PARITY = 0x1BD11BDA
 
 
 def _block(key: Sequence[Array], counter: Sequence[Array], shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """The block, its rounds written out: one pass over the numbers in place of one for each round."""
+    """A Threefry block, with unrolled rounds for one pass over the numbers."""
     one, other, first, second = (jnp.broadcast_to(word, shape) for word in (*key, *counter))
     keys = one, other, one ^ other ^ jnp.uint32(_PARITY)
     first, second = first + keys[0], second + keys[1]

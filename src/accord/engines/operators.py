@@ -1,4 +1,4 @@
-"""Sums over neighbours on one device: y_i = sum_j A_ij x_j, in the form that the pattern of A makes fastest."""
+"""Sums over neighbours on one device, y_i = sum_j A_ij x_j, in the fastest form for the sparsity pattern of A."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from jaxtyping import Array, Float, Int
 
 from ..base.pytree import pytree, static
 
-# Up to this many agents a dense product beats a gather of more than this share of a row,
-DENSE_AGENTS, DENSE_SHARE = 256, 0.25
-# unless rows have as few entries as those of rings and grids. Up to as many distances to neighbours rows are shifted.
+# Number of agents up to which `DENSE_SHARE` decides.
+DENSE_AGENTS = 256
+# Share of nonzero entries in a row above which a dense product is faster than a gather.
+DENSE_SHARE = 0.25
+# Number of diagonals of `Shifts`, and of entries per row of a sparse form, that is always faster than a dense product.
 FEW = 5
-# Numbers of an agent, of all chains, from which on rows are shifted by looking them up.
+# Numbers per agent over all chains, from which on `Shifts` gather rows.
 _MANY_NUMBERS = 16
 
 
@@ -29,12 +31,12 @@ class Operator(Protocol):
         """sum_j A_ij x_j."""
 
     def differences(self, own: Float[Array, "agent rest"], x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
-        """sum_j A_ij (own_i - x_j), whose rounding is of what agents are apart, not of what all have in common."""
+        """sum_j A_ij (own_i - x_j), with rounding errors relative to the differences."""
 
 
 @pytree
 class Dense:
-    """A matrix in full, or the rows of one."""
+    """A dense matrix or some of its rows."""
 
     matrix: Float[Array, "agent held"]
 
@@ -48,14 +50,14 @@ class Dense:
 
 @pytree
 class Shifts:
-    """A matrix of few diagonals, wrapped around, as of rings and grids.
+    """A matrix with few cyclic diagonals, as of rings and grids.
 
-    Whole arrays are shifted where agents have few numbers each: there this takes a fifth to a quarter less of a round's
-    time than looking neighbours up one by one, and up to a quarter more where they have many.
+    Shifts of whole arrays take a fifth to a quarter less of a round's time than a gather if agents have few numbers,
+    and up to a quarter more if they have many.
     """
 
     values: Float[Array, "shift agent"]
-    # how far right of the diagonal each is
+    # columns to the right of the main diagonal
     offsets: tuple[int, ...] = static()
 
     def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
@@ -83,7 +85,7 @@ class Shifts:
 
 @pytree
 class Gather:
-    """Rows of about equal length, padded with zeros."""
+    """A matrix with rows of about equal length, padded with zeros."""
 
     columns: Int[Array, "agent slot"]
     values: Float[Array, "agent slot"]
@@ -101,10 +103,10 @@ def _gathered(
     x: Float[Array, "held rest"],
     own: Float[Array, "agent rest"] | None = None,
 ) -> Float[Array, "agent rest"]:
-    """Row i is the sum over slots k of values_ik times row columns_ik of x, or times what row i of `own` is more.
+    """sum_k values_ik x[columns_ik] for each row i, or with `own` sum_k values_ik (own_i - x[columns_ik]).
 
-    Joined of two halves: what is joined XLA makes once, where it makes any other sum again for each of its uses, with
-    an array in memory for every slot.
+    The result is concatenated from two halves. XLA computes a concatenation once, and other sums again for each use
+    with an array in memory for every slot.
     """
     half = columns.shape[0] // 2
 
@@ -120,7 +122,7 @@ def _gathered(
 
 @pytree
 class Segments:
-    """Rows of very unequal length (large stars, hubs)."""
+    """A matrix with rows of very unequal length (large stars, hubs)."""
 
     rows: Int[Array, " entry"]
     columns: Int[Array, " entry"]
@@ -138,11 +140,11 @@ class Segments:
 
 
 def operator(matrix: scipy.sparse.csr_array) -> Operator:
-    """The fastest form of a sparse matrix over the agents, on the default device in the present float width."""
+    """The fastest form of a sparse matrix over the agents, on the default device in the default precision."""
     matrix = scipy.sparse.csr_array(matrix)
     n = matrix.shape[0]
     lengths = np.diff(matrix.indptr)
-    # distances within a row differ: where rows are longer, all distances need not be looked at
+    # offsets within a row are distinct, so longer rows need more diagonals
     if 0 < lengths.max() <= FEW and np.unique(_offsets(matrix)).size <= FEW:
         return shifts(matrix)
     crowded = lengths.max() > DENSE_SHARE * n if n <= DENSE_AGENTS else matrix.nnz > 0.1 * n * n
@@ -152,7 +154,7 @@ def operator(matrix: scipy.sparse.csr_array) -> Operator:
 
 
 def shifts(matrix: scipy.sparse.csr_array) -> Shifts:
-    """A sparse square matrix by its diagonals."""
+    """A sparse square matrix as `Shifts`."""
     offsets = _offsets(matrix)
     distinct = np.unique(offsets)
     values = np.zeros((distinct.size, matrix.shape[0]))
@@ -161,18 +163,18 @@ def shifts(matrix: scipy.sparse.csr_array) -> Shifts:
 
 
 def _offsets(matrix: scipy.sparse.csr_array) -> np.ndarray:
-    """How far each entry is right of the diagonal, the shorter way around, from -n/2 to below n/2."""
+    """Cyclic offset of each entry to the right of the diagonal, from -n/2 to below n/2."""
     n, entries = matrix.shape[0], scipy.sparse.coo_array(matrix)
     return (entries.col.astype(np.int64) - entries.row + n // 2) % n - n // 2
 
 
 def dense(matrix: scipy.sparse.csr_array) -> Dense:
-    """A sparse matrix in full."""
+    """A sparse matrix as `Dense`."""
     return Dense(jax.device_put(matrix.toarray()))
 
 
 def gather(matrix: scipy.sparse.csr_array) -> Gather:
-    """A sparse matrix, of any number of columns, as padded rows."""
+    """A sparse matrix, with any number of columns, as `Gather`."""
     n, lengths = matrix.shape[0], np.diff(matrix.indptr)
     slot = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], lengths)
     longest = max(1, int(lengths.max()))
@@ -183,11 +185,11 @@ def gather(matrix: scipy.sparse.csr_array) -> Gather:
 
 
 def segments(matrix: scipy.sparse.csr_array) -> Segments:
-    """A sparse square matrix by its entries, row after row."""
+    """A sparse square matrix as `Segments`."""
     row = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
     return Segments(jax.device_put(row), jax.device_put(matrix.indices), jax.device_put(matrix.data))
 
 
 def over_agents(apply: Callable[[Array], Array], messages: Any) -> Any:
-    """Apply a function of (agent, rest) to every array of messages, whose first axis is the agent."""
+    """Apply a function of arrays (agent, rest) to every array (agent, ...) of messages."""
     return jax.tree.map(lambda leaf: apply(leaf.reshape(leaf.shape[0], -1)).reshape(leaf.shape), messages)

@@ -1,7 +1,7 @@
-"""Several processes as one run: they meet at an address, watch over one another, and end together.
+"""Several processes as one run, which connect to a coordinator, monitor one another and end together.
 
-JAX itself tells processes that never came, two with one number, or one that died, by aborting natively or not at all.
-So they meet before JAX is asked to join them, and keep the connection: the kernel closes it the moment a process dies.
+JAX aborts natively or hangs if a process is missing, has the number of another one, or dies. The processes therefore
+connect before `jax.distributed.initialize` and keep the connections, which the kernel closes when a process dies.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from jax.experimental import multihost_utils
 from ..base.checks import positive, whole_number
 from .fingerprint import first_difference, versions
 
+# Name and version of the handshake protocol.
 _GREETING = "accord 1"
-# A greeting or a last word; what comes to an open port from elsewhere may have any length.
+# Largest number of bytes of a message.
 _LONGEST_LINE = 2**16
-# How long an unknown caller may take to say who it is.
+# Seconds until an incoming connection must have sent its greeting.
 _GREETING_SECONDS = 5.0
-# Callers who have not said it yet; of more than these the oldest is hung up on.
+# Incoming connections without a greeting, beyond which the oldest is closed.
 _MOST_CALLERS = 64
-# How long the main thread may take to end by itself after another process was lost.
+# Seconds that the main thread has to end by itself after another process was lost.
 _GRACE_SECONDS = 2.0
-# JAX's own watch aborts natively; ours is quicker, and its never acts.
+# Seconds that disable JAX's own heartbeat, which aborts natively.
 _NEVER = 10**6
 
 
 class Place(NamedTuple):
-    """Which of how many processes this is, and where they meet."""
+    """The number of this process, the number of processes, and the coordinator's address."""
 
     coordinator: str
     num_processes: int
@@ -54,35 +55,35 @@ def join(
     timeout: float = 60.0,
     heartbeat: float = 20.0,
 ) -> Membership:
-    """Make this process one of several that run together; to be called before JAX computes anything.
+    """Join this process to the other processes of a run. Call it before JAX computes anything.
 
-    All processes run the same program in `with join(...):`, each with `engine="mesh"`. Where one of them fails, dies or
-    falls silent, all end with an error that names it: by an exception, or, if JAX does not let go of the main thread,
-    by a line on standard error and exit code 1.
+    All processes run the same program in `with join(...):`, each with `engine="mesh"`. If one of them fails, dies or
+    stops responding, all end with an error that names it. The error is an exception, or a line on standard error and
+    exit code 1 if the main thread hangs in JAX.
 
     Parameters
     ----------
     coordinator
-        HOST:PORT where process 0 listens, on that address only. What arrives there is not authenticated: choose an
-        address that strangers cannot reach.
+        HOST:PORT at which process 0 listens. Connections are not authenticated, so choose an address that strangers
+        cannot reach.
     num_processes
-        How many processes there are.
+        Number of processes.
     process_id
-        Which one this is, from 0. With all three left out, JAX takes them from the cluster that it detects (SLURM,
-        Open MPI, ...). Processes do not watch one another then: the cluster ends all of them where one dies.
+        Number of this process, from 0. Without all three, JAX reads them from the cluster that it detects (SLURM, Open
+        MPI, ...). The processes then do not monitor one another, and the cluster ends all of them if one dies.
     timeout
-        Seconds that processes wait for one another at the start.
+        Seconds that processes wait for one another at the start, default 60.
     heartbeat
-        Seconds of silence after which a process counts as lost. One that dies is noticed at once.
+        Seconds without a message after which a process is lost, default 20. The death of a process is detected at once.
 
     Raises
     ------
     ValueError
-        A number is out of range, two processes claim the same, or they differ in their count or versions.
+        A number is out of range, two processes have the same number, or their counts or versions differ.
     TimeoutError
-        The coordinator could not be reached, or a process did not come; it is named.
+        The coordinator could not be reached, or a process did not connect. The message names it.
     RuntimeError
-        JAX has computed something already.
+        JAX was used before.
     """
     positive("timeout", timeout)
     positive("heartbeat", heartbeat)
@@ -92,7 +93,7 @@ def join(
     _require_unused()
     if place.num_processes == 1:
         return Membership(place, {}, heartbeat)
-    meet = _receive_all if place.process_id == 0 else _report
+    meet = _receive_all if place.process_id == 0 else _connect
     peers, port = meet(place, timeout)
     membership = Membership(place, peers, heartbeat)
     try:
@@ -104,14 +105,14 @@ def join(
 
 
 class Membership:
-    """One process among the others, as a context manager that says at its end how it ended."""
+    """The connections of a process to the others. On exit of the context it sends them its success or failure."""
 
     def __init__(self, place: Place, peers: dict[int, _Peer], heartbeat: float) -> None:
         self.process_id, self.num_processes = place.process_id, place.num_processes
         self._peers, self._heartbeat = peers, heartbeat
         self._lost = ""
         self._changed = threading.Condition()
-        # whoever takes it says how this process ended
+        # taken by the thread that ends this process
         self._last_word = threading.Lock()
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -124,22 +125,22 @@ class Membership:
         if not self._peers:
             return
         if error is not None and _is_transport(error):
-            # the connection of the lost process and ours to it are closed at about the same time
+            # JAX may notice the lost process before `_watch` does
             self._wait_for(lambda: bool(self._lost), _GRACE_SECONDS)
         if not self._last_word.acquire(blocking=False):
-            # the watch is about to end the process
+            # `_watch` is about to end the process
             time.sleep(2 * _GRACE_SECONDS)
         if error is None:
             if self.process_id != 0:
-                # a service that is gone now is no concern of this process any more
+                # the service may be gone already
                 with contextlib.suppress(RuntimeError):
                     jax.distributed.shutdown()
-            self._tell({"done": True})
+            self._broadcast({"done": True})
             if self.process_id == 0:
                 self._wait_for(lambda: bool(self._lost) or all(p.done for p in self._peers.values()), self._heartbeat)
                 jax.distributed.shutdown()
         else:
-            self._tell({"failed": "it was interrupted" if isinstance(error, KeyboardInterrupt) else str(error)})
+            self._broadcast({"failed": "it was interrupted" if isinstance(error, KeyboardInterrupt) else str(error)})
         if error is not None and self._lost and _is_transport(error):
             raise ConnectionError(self._lost) from error
 
@@ -147,30 +148,30 @@ class Membership:
         with self._changed:
             self._changed.wait_for(condition, seconds)
 
-    def _tell(self, message: dict[str, Any], but: int | None = None) -> None:
+    def _broadcast(self, message: dict[str, Any], except_to: int | None = None) -> None:
         for number, peer in self._peers.items():
-            if number != but:
+            if number != except_to:
                 with contextlib.suppress(OSError):
                     peer.send(message)
 
     def _watch(self) -> None:
-        """Hear the others until one is lost; end the process if the main thread does not."""
-        heard = dict.fromkeys(self._peers, time.monotonic())
+        """Receive messages until a process is lost. End this process if the main thread does not."""
+        last_seen = dict.fromkeys(self._peers, time.monotonic())
         listening = dict(self._peers)
         while listening and not self._lost:
-            self._tell({"beat": True})
+            self._broadcast({"beat": True})
             ready, _, _ = select.select([peer.socket for peer in listening.values()], [], [], self._heartbeat / 4)
             for number, peer in list(listening.items()):
                 lost = ""
                 if peer.socket in ready:
-                    heard[number] = time.monotonic()
-                    lost = self._heard(number, peer)
-                elif time.monotonic() - heard[number] > self._heartbeat:
+                    last_seen[number] = time.monotonic()
+                    lost = self._loss(number, peer)
+                elif time.monotonic() - last_seen[number] > self._heartbeat:
                     lost = f"process {number} was silent for {self._heartbeat:g} s: its machine or the network is down"
                 if peer.done:
                     del listening[number]
                 if lost:
-                    self._tell({"lost": lost}, but=number)
+                    self._broadcast({"lost": lost}, except_to=number)
                     self._lost = lost
                     break
             with self._changed:
@@ -180,8 +181,8 @@ class Membership:
             if self._last_word.acquire(blocking=False):
                 _end(self._lost)
 
-    def _heard(self, number: int, peer: _Peer) -> str:
-        """The complaint about a peer, by the report that it sent; empty if there is none."""
+    def _loss(self, number: int, peer: _Peer) -> str:
+        """Read a peer's messages. Returns the error of a lost or failed process, else ""."""
         try:
             messages, open = peer.read()
         except (OSError, ValueError):
@@ -197,7 +198,7 @@ class Membership:
 
 
 class _Peer:
-    """Another process: lines of JSON over a socket."""
+    """A connection to another process, with JSON lines as messages."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket, self.done = connection, False
@@ -210,15 +211,15 @@ class _Peer:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
-        """The messages that have come, at least a part of one, and whether more may come."""
+        """Wait for bytes. Returns the complete messages and whether the connection is open."""
         received = self.socket.recv(_LONGEST_LINE)
         *lines, self._buffer = (self._buffer + received).split(b"\n")
         if len(self._buffer) > _LONGEST_LINE:
-            raise ValueError("a line is too long")
+            raise ValueError(f"a message exceeds {_LONGEST_LINE} bytes")
         return [_message(line) for line in lines], bool(received)
 
     def first(self, seconds: float) -> dict[str, Any]:
-        """The first message, a dict; `OSError` or `ValueError` if none comes or it is something else."""
+        """The first message. Raises `OSError` or `ValueError` without a valid message in time."""
         deadline = time.monotonic() + seconds
         messages: list[dict[str, Any]] = []
         while not messages:
@@ -237,33 +238,33 @@ class _Peer:
 
 
 def _message(line: bytes) -> dict[str, Any]:
-    """A line as a message; `ValueError` where it is none, whatever it is."""
+    """A line as a message. Raises `ValueError` for any other content."""
     try:
         found = json.loads(line)
     except RecursionError as error:
-        raise ValueError("a line is nested too deeply") from error
+        raise ValueError("a message is nested too deeply") from error
     if not isinstance(found, dict):
-        raise ValueError("not a message")
+        raise ValueError("a message is not a JSON object")
     return found
 
 
-class _Door:
-    """Callers of the coordinator, heard all at the same time until they have said who they are.
+class _Listener:
+    """Incoming connections of the coordinator, served concurrently until their greetings.
 
     Parameters
     ----------
     server
-        Where they call.
+        The listening socket.
     """
 
     def __init__(self, server: socket.socket) -> None:
         self.server = server
         server.setblocking(False)
-        # until when each may say it
+        # deadlines of the greetings
         self.callers: dict[_Peer, float] = {}
 
     def greetings(self, deadline: float) -> Iterator[tuple[_Peer, dict[str, Any]]]:
-        """Those who say now that they are a process of the run; strangers are hung up on."""
+        """Wait for greetings and yield them with their connections. Closes connections of strangers."""
         ends = min([deadline, *self.callers.values()])
         waiting = {caller.socket: caller for caller in self.callers}
         ready, _, _ = select.select([self.server, *waiting], [], [], max(0.0, ends - time.monotonic()))
@@ -304,17 +305,17 @@ class _Door:
         caller.close()
 
     def close(self) -> None:
-        """Hang up on all who have not said who they are."""
+        """Close all connections without a greeting."""
         for caller in tuple(self.callers):
             self._drop(caller)
 
 
-# The others, and the port of JAX's service.
-SiteCollectives = tuple[dict[int, _Peer], int]
+# Connections to the other processes, and the port of JAX's service.
+Connections = tuple[dict[int, _Peer], int]
 
 
-def _receive_all(place: Place, timeout: float) -> SiteCollectives:
-    """Process 0: wait for all others and tell them the port of JAX's service."""
+def _receive_all(place: Place, timeout: float) -> Connections:
+    """As process 0, wait for all others and send them the port of JAX's service."""
     host, port = _address(place.coordinator)
     deadline = time.monotonic() + timeout
     peers: dict[int, _Peer] = {}
@@ -327,18 +328,18 @@ def _receive_all(place: Place, timeout: float) -> SiteCollectives:
 
     with (
         _listening(host, port, place.coordinator) as server,
-        contextlib.closing(_Door(server)) as door,
+        contextlib.closing(_Listener(server)) as listener,
     ):
         while len(peers) < place.num_processes - 1:
             if time.monotonic() >= deadline:
                 missing = [str(i) for i in range(1, place.num_processes) if i not in peers]
-                text = f"only {len(peers) + 1} of {place.num_processes} processes came to {place.coordinator} within "
+                text = f"only {len(peers) + 1} of {place.num_processes} processes connected to {place.coordinator} "
                 which = f"process {', '.join(missing)} did not"
-                raise refuse(TimeoutError(f"{text}{timeout:g} s: {which}"))
-            for peer, greeting in door.greetings(deadline):
-                complaint = _complaint(place, greeting, peers)
-                if complaint:
-                    raise refuse(ValueError(complaint), peer)
+                raise refuse(TimeoutError(f"{text}within {timeout:g} s: {which}"))
+            for peer, greeting in listener.greetings(deadline):
+                mismatch = _mismatch(place, greeting, peers)
+                if mismatch:
+                    raise refuse(ValueError(mismatch), peer)
                 peers[greeting["process"]] = peer
         with _listening(host, 0, host) as free:
             service = free.getsockname()[1]
@@ -347,18 +348,18 @@ def _receive_all(place: Place, timeout: float) -> SiteCollectives:
     return peers, service
 
 
-def _complaint(place: Place, greeting: dict[str, Any], peers: dict[int, _Peer]) -> str:
+def _mismatch(place: Place, greeting: dict[str, Any], peers: dict[int, _Peer]) -> str:
     number, count = greeting["process"], greeting["of"]
     if count != place.num_processes:
-        return f"process {number} was told of {count} processes, process 0 of {place.num_processes}"
+        return f"num_processes is {count} in process {number}, and {place.num_processes} in process 0"
     if number == 0 or number in peers:
         return f"two processes claim to be process {number} of {count}"
     difference = first_difference(greeting["versions"], versions())
     return f"process {number} and process 0 differ: {difference}" if difference else ""
 
 
-def _report(place: Place, timeout: float) -> SiteCollectives:
-    """All but process 0: go to it, and hear where JAX's service is."""
+def _connect(place: Place, timeout: float) -> Connections:
+    """As another process than 0, connect to process 0 and receive the port of JAX's service."""
     address, deadline = _address(place.coordinator), time.monotonic() + timeout
     while True:
         try:
@@ -372,34 +373,34 @@ def _report(place: Place, timeout: float) -> SiteCollectives:
                 ) from None
             time.sleep(0.2)
     try:
-        return {0: peer}, _told(peer, place, timeout)
+        return {0: peer}, _service_port(peer, place, timeout)
     except BaseException:
         peer.close()
         raise
 
 
-def _told(peer: _Peer, place: Place, timeout: float) -> int:
-    """The port of JAX's service, as process 0 tells it."""
+def _service_port(peer: _Peer, place: Place, timeout: float) -> int:
+    """Send the greeting and receive the port of JAX's service."""
     try:
         mine = {"process": place.process_id, "of": place.num_processes, "versions": versions()}
         peer.send({"greeting": _GREETING, **mine})
-        # process 0 may have begun to wait when we came, and tells us why it stops
+        # process 0 may wait for others until its own timeout, and then sends its error
         answer = peer.first(timeout + _GREETING_SECONDS)
     except TimeoutError:
         raise TimeoutError(
-            f"the coordinator at {place.coordinator} took the call of process {place.process_id} but did not answer: "
-            "something else may be listening there"
+            f"the coordinator at {place.coordinator} accepted the connection of process {place.process_id} but did not "
+            "answer: another program may be listening there"
         ) from None
     except (OSError, ValueError) as error:
         raise ConnectionError(
-            f"the coordinator at {place.coordinator} sent process {place.process_id} away ({error}): process 0 ended, "
-            "or something else is listening there"
+            f"the coordinator at {place.coordinator} closed the connection of process {place.process_id} ({error}): "
+            "process 0 ended, or another program is listening there"
         ) from None
     if "refused" in answer:
         raise ValueError(str(answer["refused"]))
     port = answer.get("service")
     if type(port) is not int or not 0 < port < 2**16:
-        raise ConnectionError(f"something else than process 0 is listening at {place.coordinator}")
+        raise ConnectionError(f"another program than process 0 is listening at {place.coordinator}")
     return port
 
 
@@ -409,14 +410,14 @@ def _listening(host: str, port: int, coordinator: str) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         raise OSError(
-            f"process 0 cannot listen at {coordinator}: {error.strerror or error}; another process 0 may run, or the "
-            "address be another machine's"
+            f"process 0 cannot listen at {coordinator}: {error.strerror or error}. Another process 0 may be running, "
+            "or the address may be another machine's."
         ) from None
 
 
 def _initialize(place: Place, port: int) -> None:
-    """Join JAX's service, which is in process 0."""
-    # or else JAX aborts all processes where one is lost
+    """Join JAX's service in process 0."""
+    # without it JAX aborts all processes if one is lost
     jax.config.update("jax_enable_recoverability", True)
     jax.config.update("jax_enable_preemption_service", False)
     host = _address(place.coordinator)[0]
@@ -434,15 +435,15 @@ def _initialize(place: Place, port: int) -> None:
 
 
 def _relay(host: str, port: int) -> str:
-    """An address in this process that passes all on to another one, and stays open when that goes.
+    """An address in this process that forwards to another address and stays open when that one closes.
 
-    JAX aborts natively where its connection to the service closes, before anybody could say why.
+    Without it JAX aborts natively when its connection to the service closes, before accord can raise an error.
     """
-    door = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
         while True:
-            near, far = door.accept()[0], None
+            near, far = listener.accept()[0], None
             while far is None:
                 # process 0 sends the port shortly before it listens
                 with contextlib.suppress(OSError):
@@ -458,27 +459,27 @@ def _relay(host: str, port: int) -> str:
         threading.Event().wait()
 
     threading.Thread(target=serve, daemon=True).start()
-    return _joined(*door.getsockname())
+    return _joined(*listener.getsockname())
 
 
 def _require_unused() -> None:
-    """Raise `RuntimeError` where JAX has computed something: it refuses another number of devices then."""
+    """Raise `RuntimeError` if JAX was used, which then rejects another number of devices."""
     devices = jax.config.values["jax_num_cpu_devices"]
     try:
         jax.config.update("jax_num_cpu_devices", max(devices, 0) + 1)
     except RuntimeError:
-        text = "processes must join before JAX computes anything or is asked for its devices"
+        text = "processes must join before JAX computes anything or lists its devices"
         raise RuntimeError(text) from None
     jax.config.update("jax_num_cpu_devices", devices)
 
 
 def _as_cluster() -> Place:
-    """Join as the cluster says that this process runs in."""
+    """Join the processes of the cluster that JAX detects."""
     _require_unused()
     try:
         jax.distributed.initialize()
     except ValueError as error:
-        raise ValueError(f"no cluster was detected ({error}): give coordinator, num_processes and process_id") from None
+        raise ValueError(f"no cluster was detected ({error}): pass coordinator, num_processes and process_id") from None
     return Place("", jax.process_count(), jax.process_index())
 
 
@@ -505,21 +506,21 @@ def _joined(host: str, port: int) -> str:
 
 
 def _is_transport(error: BaseException) -> bool:
-    """Whether an error may come of another process' end: what JAX raises where devices exchange."""
-    # JAX raises the errors of Gloo as ValueError where it dispatches eagerly
+    """Whether an error comes from communication between devices, which fails if another process ends."""
+    # eager dispatch raises errors of Gloo as ValueError
     return isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(error)
 
 
 def _end(text: str) -> None:
-    """End the process from another thread than the main one, which hangs in an exchange."""
-    # a progress bar may be on the line, and hides the cursor
+    """End the process from another thread, as the main one hangs in an exchange."""
+    # show the cursor, which a progress bar hides
     shown = "\x1b[?25h" if sys.stderr.isatty() else ""
     print(f"{shown}\nerror: {text}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 def everyones(text: str) -> list[str]:
-    """The texts of all processes, in their order; every process calls it."""
+    """The texts of all processes in order of their numbers, an all-gather that every process must call."""
     if jax.process_count() == 1:
         return [text]
     own = np.frombuffer(text.encode(), np.uint8)
@@ -531,9 +532,9 @@ def everyones(text: str) -> list[str]:
 
 
 def require_alike(fingerprint: dict[str, str]) -> None:
-    """Raise `ValueError`, in all processes, unless all of them have one fingerprint."""
+    """Raise `ValueError` in all processes unless their fingerprints are equal."""
     first, *others = [json.loads(text) for text in everyones(json.dumps(fingerprint))]
     for number, other in enumerate(others, start=1):
         difference = first_difference(other, first)
         if difference is not None:
-            raise ValueError(f"process {number} and process 0 do not run the same: {difference}")
+            raise ValueError(f"process {number} and process 0 have different settings: {difference}")

@@ -1,8 +1,8 @@
-"""A round of all agents and chains, as the engines that hold them in arrays run it.
+"""One round of all agents and chains in arrays.
 
-Arrays have the agent first and the chain last, (agent, ..., chain): neighbours are then slices or rows of contiguous
-numbers, and every product with an agent's data is one matrix product for all chains. One device may hold all agents or
-a part of them; its `Collectives` reach the others.
+Arrays have shape (agent, ..., chain). Neighbours are then slices or rows of contiguous numbers, and a product with an
+agent's data is one matrix product for all chains. A device holds all agents or some of them, and `Collectives`
+communicate with the other devices.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from .operators import Operator
 
 @pytree
 class Exchange:
-    """The exchange of one round: from all agents' messages to their inboxes."""
+    """Turns all agents' messages of a round into their inboxes."""
 
     mix: Operator | None
     neighbours: Operator | None
-    # (a_k, b_k) of the Chebyshev recursion over the exchanges of one step
+    # coefficients (a_k, b_k) of the Chebyshev recursion over the exchanges of a step
     coefficients: Float[Array, "exchange 2"] | None
     total: bool = static()
-    # N, where all agents' messages are averaged in place of the neighbours'
+    # N if all agents' messages are averaged instead of the neighbours', else None
     averaged: int | None = static()
-    # whether the method reads what its messages are apart from the others'
+    # whether the method reads differences from the others' messages
     differences: bool = static()
 
     def __call__(self, messages: Any, degree: Array, collectives: Collectives, order: Array | None = None) -> Inbox:
-        """Every agent's inbox, after all agents sent their messages."""
+        """All agents' inboxes."""
         mixed = summed = apart = differenced = totalled = exchanged = None
         if self.mix is not None:
             assert self.coefficients is not None
@@ -64,7 +64,7 @@ class Exchange:
 
     @staticmethod
     def _mixed(mix: Operator, coefficients: Array, messages: Any, collectives: Collectives) -> Any:
-        """The messages after all exchanges of a step, by the three-term recursion of Chebyshev polynomials."""
+        """Messages after all exchanges of a step, by the three-term Chebyshev recursion."""
 
         def exchange(two: tuple[Any, Any], ab: Array) -> tuple[tuple[Any, Any], None]:
             previous, mixed = two
@@ -74,15 +74,15 @@ class Exchange:
         first = messages, collectives.apply(mix, messages)
         if len(coefficients) == 1:
             return first[1]
-        # a loop: written out, each exchange would be compiled anew, which takes most of a second
+        # scan: unrolled, each exchange adds most of a second of compilation
         return jax.lax.scan(exchange, first, coefficients[1:])[0][1]
 
     @staticmethod
     def _given(mix: Operator, coefficients: Array, messages: Any, collectives: Collectives) -> Any:
-        """What all exchanges of a step take off the messages, x - y_K: `_mixed` by differences alone.
+        """Messages minus their `_mixed` values, x - y_K, computed from differences only.
 
         With D = I - W and a_k - b_k = 1 the recursion of e_k = x - y_k is
-        `e_{k+1} = a_k (e_k + D x - D e_k) - b_k e_{k-1}`, whose sum over the agents stays zero.
+        `e_{k+1} = a_k (e_k + D x - D e_k) - b_k e_{k-1}`. Its sum over the agents stays zero.
         """
         first = collectives.differences(mix, messages)
         if len(coefficients) == 1:
@@ -103,20 +103,20 @@ class Exchange:
 
 @pytree
 class Problem:
-    """Everything that the compiled round reads, on the device."""
+    """All inputs of a compiled round, on the device."""
 
     sampler: Sampler
     potential: Potential
     shards: Shard
     index: UInt32[Array, " agent"]
     degree: Float[Array, " agent"]
-    # the agents of each colour, where colours take turns in a round; rows are filled up with a number beyond all agents
+    # the agents of each colour if colours take turns in a round, padded with an out-of-range number
     members: Int[Array, "color slot"] | None
     own: Any
     facts: Facts
     shared: Any
     exchange: Exchange
-    # in place of it where links are unreliable; states are then `Linked`
+    # replaces `exchange` if links are unreliable, states are then `Linked`
     links: LinkedExchange | None
     seed: UInt32[Array, 2]
     collectives: Collectives
@@ -128,7 +128,7 @@ class Problem:
         return self.potential.dim
 
     def agents(self, round: Any) -> Agent:
-        """All agents, stacked, at a round."""
+        """All agents in a round, stacked."""
         return Agent(
             self.index,
             self.degree,
@@ -142,25 +142,25 @@ class Problem:
 
     @property
     def needs(self) -> Needs:
-        """The method's needs in a round."""
+        """The method's `Needs`."""
         return self.sampler.needs(self.dim)
 
     def acting(self, round: Any) -> Agent:
-        """The agents that have a state, stacked: all of them, or the one at the hub."""
+        """The agents that have a state, stacked: all of them, or the hub only."""
         agents = self.agents(round)
         if not self.needs.at_hub:
             return agents
-        # the hub draws as agent 0; of its data it knows what it asks for
+        # the hub uses the random numbers of agent 0
         return dataclasses.replace(_some(agents, slice(1)), index=jnp.zeros(1, jnp.uint32))
 
 
-# Which parts of stacked agents carry the agent axis.
+# Fields of stacked agents with an agent axis.
 AGENT_PARTS = ("index", "degree", "shard", "own")
 AGENT_AXES = unchecked(Agent, **{f.name: 0 if f.name in AGENT_PARTS else None for f in dataclasses.fields(Agent)})
 
 
 def _some(agents: Agent, chosen: Any) -> Agent:
-    """Some of stacked agents, by a slice or indices."""
+    """The stacked agents selected by a slice or indices."""
     return altered(
         agents, **{name: jax.tree.map(lambda leaf: leaf[chosen], getattr(agents, name)) for name in AGENT_PARTS}
     )
@@ -181,21 +181,21 @@ def initial_state(problem: Problem, position: Float[Array, "agent dim chain"], n
 
 
 def own_state(problem: Problem, state: Any) -> Any:
-    """The method's part of a state."""
+    """The method's state without the links' state."""
     return state if problem.links is None else state.own
 
 
 def network_round(problem: Problem, state: Any, noise: Noise, round: Any, order: Array | None = None) -> Any:
-    """The state of all agents and chains after one round. On quadratic potentials an affine map."""
+    """The state of all agents and chains after one round, on quadratic potentials an affine map."""
     return network_transition(problem, state, noise, round, order)[0]
 
 
 def network_transition(
     problem: Problem, state: Any, noise: Noise, round: Any, order: Array | None = None
 ) -> tuple[Any, Any]:
-    """One round of all agents and chains: messages, exchange, updates; their states, and the method's infos or None.
+    """The states of all agents and chains after one round, and the method's infos or None.
 
-    `order` holds a random order of the agents in each chain, (agent, 1, chain), where messages are permuted.
+    `order` is a random order of the agents in each chain, (agent, 1, chain), for methods that permute messages.
     """
     sampler, agents, acting = problem.sampler, problem.agents(round), problem.acting(round)
     at_hub = problem.needs.at_hub
@@ -238,33 +238,33 @@ def network_transition(
         return jax.tree.map(lambda old, leaf: old.at[members].set(leaf, mode="drop"), both, new)
 
     members = problem.members
-    # every agent has its turn, and then its info
+    # the turns overwrite these zeros for every agent
     shapes = jax.eval_shape(lambda: everywhere(update, agents, (state, deliver(state, collectives), spread)))
     empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[1])
     return jax.lax.fori_loop(0, len(members), lambda c, both: turn(c, members[c], both), (state, empty))
 
 
 def messages_of(problem: Problem, state: Any) -> Any:
-    """What all agents send in an exchange, (agent, ..., chain); over unreliable links running sums too."""
+    """All agents' messages in an exchange, (agent, ..., chain), over unreliable links with running sums."""
     messages = everywhere(problem.sampler.message, problem.acting(0), (own_state(problem, state),))
     return messages if problem.links is None else problem.links.sent(messages, state.held)
 
 
 def monitored(problem: Problem, infos: Any) -> dict[str, Array]:
-    """The method's infos by name, of the agent with the most in each chain, (chain,)."""
+    """The method's infos by name, each the maximum over the agents, (chain,)."""
     named = {} if infos is None else infos._asdict()
     return {name: problem.collectives.largest(value) for name, value in named.items() if value is not None}
 
 
 def positions(problem: Problem, state: Any) -> Float[Array, "agent dim chain"]:
-    """The draws that a state stands for, in the user's coordinates."""
+    """The draws of a state, in the user's coordinates."""
     state = own_state(problem, state)
     x = everywhere(lambda agent, own: problem.sampler.position(own), problem.acting(0), (state,))
     return jnp.broadcast_to(problem.potential.reported(x), (problem.index.size, *x.shape[1:]))
 
 
 def everywhere(function: Any, agents: Agent, arguments: tuple[Any, ...]) -> Any:
-    """Call a function of one agent for all agents (first axis) and chains (last axis)."""
+    """Map a function of one agent over all agents (first axis) and chains (last axis)."""
     count = len(arguments)
     over_chains = jax.vmap(function, in_axes=(None, *[-1] * count), out_axes=-1)
     return jax.vmap(over_chains, in_axes=(AGENT_AXES, *[0] * count), out_axes=0)(agents, *arguments)

@@ -1,4 +1,4 @@
-"""The agents of a finished run, with their data in place: first they confirm that the run is of their posterior."""
+"""The agents of a finished run, with their data placed, after checks that the run is of their posterior."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..samplers.by_sums.evaluations import value_of
 from ..samplers.engine import Builder
 from ..sampling.sample import engine_of
 
-# Why a run with masked sums has no answers of single agents.
+# Error for queries of single agents after a run with masked sums.
 MASKED = (
-    "No site by itself: the sums of this run are masked, and a site's own log likelihood at the points would reveal "
-    "its rows; sample without masks if all sites allow that"
+    "No numbers of single sites: the sums of this run are masked, and the log likelihood of a single site would reveal "
+    "its rows. Sample without masks if all sites agree"
 )
-# Relative difference that is allowed between a stored log density and the agents' sum.
+# Largest relative difference between a stored log density and the agents' sum.
 _APART = 1e-6
-# Rounding of a log density, relative to itself.
+# Relative rounding error of a log density.
 _ROUNDING = 1e-11
 
 
@@ -36,11 +36,11 @@ class Agents:
     Parameters
     ----------
     post
-        The run's posterior, in the user's parameters.
+        The run's posterior.
     placed
-        The same posterior with its data where the agents are.
+        The same posterior with its data placed at the agents.
     network
-        Who talks to whom.
+        The network of the agents.
     masks
         Whether sums are masked.
     """
@@ -52,11 +52,11 @@ class Agents:
 
     @property
     def totals(self) -> Totals:
-        """Sums over all agents, masked where those of the run or the engine are."""
+        """Sums over all agents, masked if the run or the engine masks sums."""
         return self.placed.totals(self.network, masks=self.masks)
 
     def log_density(self, positions: np.ndarray) -> np.ndarray:
-        """-F at positions (point, dim); (point,), by one sum."""
+        """-F at positions (point, dim) by one sum, shape (point,)."""
         return -np.asarray(self.totals(value_of, points=positions), np.float64)
 
 
@@ -64,23 +64,24 @@ class Agents:
 def agents_of(
     run: Run, post: Posterior, network: Network, engine: str | Builder, *, single: bool = False
 ) -> Iterator[Agents]:
-    """The agents of a run, in double precision, after checks that the run is of this posterior and network.
+    """Context manager: the agents of a run in double precision, if the run is of this posterior and network.
 
     Parameters
     ----------
     run, post, network
-        The run, and the posterior and the network that it was sampled with.
+        The run with its posterior and its network.
     engine
-        What places the data, as in `accord.sample`.
+        Engine that places the data, as in `accord.sample`.
     single
-        Whether numbers of single agents are returned, which a run with masked sums refuses.
+        Whether the caller requests numbers of single agents. Such requests fail if sums are masked.
 
     Raises
     ------
     TypeError
-        An argument is of another type.
+        An argument has another type.
     ValueError
-        The run is of another posterior or of other agents, its sums are masked, or the posterior has changed.
+        The run is of another posterior or of other agents, its sums are masked and `single` is set, or the posterior
+        has changed.
     """
     for what, found, kind in (("run", run, Run), ("post", post, Posterior), ("network", network, Network)):
         if not isinstance(found, kind):
@@ -99,45 +100,45 @@ def agents_of(
 
 @contextmanager
 def kept_running(engine: str | Builder) -> Iterator[Builder]:
-    """The engine, whose processes stay for several questions where it is named here."""
+    """Context manager: the engine, with processes that serve several queries if `engine` is a name."""
     builder = engine_of(engine)
     with builder if isinstance(engine, str) and isinstance(builder, Silo) else nullcontext():
         yield builder
 
 
 def _matching(run: Run, post: Posterior, network: Network) -> Posterior:
-    """The posterior as the run integrated it, in the user's parameters; `ValueError` where names or sizes differ."""
+    """The posterior with the run's quadrature and coordinates; `ValueError` if names or sizes differ from the run's."""
     count = run.traffic.bytes_sent.size
     for what, found in (("posterior", post), ("network", network)):
         if found.num_agents != count:
-            raise ValueError(f"the run is of {count} agents, and the {what} of {found.num_agents}: give the run's own")
+            raise ValueError(f"the run has {count} agents, and the {what} has {found.num_agents}: use the run's {what}")
     if post.names != run.names or post.variables != run.variables:
         raise ValueError(
-            f"the run is of the parameters {_listed(run.names)}, and the posterior of {_listed(post.names)}: give the "
-            "run's own posterior"
+            f"the run has the parameters {_listed(run.names)}, and the posterior has {_listed(post.names)}: pass the "
+            "run's posterior"
         )
     known = (("sites", run.info.sites, post.info.sites), ("rows", run.info.rows, _rows_of(post)))
     for what, own, others in known:
         if own and others and own != others:
             raise ValueError(
-                f"the {what} of the run's agents are {_listed(own)}, and those of the posterior {_listed(others)}: "
-                "give the run's own posterior"
+                f"the {what} of the run's agents are {_listed(own)}, and the posterior's are {_listed(others)}: pass "
+                "the run's posterior"
             )
     if _stored(run) is None:
         _require_words(run, post)
-    # the run was repeated with more nodes where its integrals over latents were too coarse
+    # the run has "nodes" if it was repeated with a finer quadrature over latents
     post = post.finely() if "nodes" in run.settings else post
     post = post.in_parameters()
     if post.dim != run.moved.average.shape[2]:
         raise ValueError(
-            f"methods moved in {run.moved.average.shape[2]} numbers in the run, and in {post.dim} in the posterior: "
-            "give the run's own posterior, with its constraints"
+            f"the run has {run.moved.average.shape[2]} unconstrained coordinates, and the posterior has {post.dim}: "
+            "pass the run's posterior, with its constraints"
         )
     return post
 
 
 def _stored(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
-    """Positions (point, dim) with the log density that the run stored there, (point,); None if it stored none."""
+    """Positions (point, dim) and log densities (point,) that the run stored, or None."""
     if run.points is not None:
         return run.points.positions, run.points.log_density
     if "lp" in run.statistics:
@@ -150,11 +151,11 @@ def _require_words(run: Run, post: Posterior) -> None:
     for what in ("model", "formula", "priors"):
         own, others = getattr(run.info, what), getattr(post.info, what)
         if own and others and own != others:
-            raise ValueError(f"the run has the {what} {own}, and the posterior {others}: give the run's own posterior")
+            raise ValueError(f"the run has the {what} {own}, and the posterior has {others}: pass the run's posterior")
 
 
 def _require_density(run: Run, agents: Agents) -> None:
-    """Raise `ValueError` unless the agents' log density is the one that the run stored, at three positions."""
+    """Raise `ValueError` unless the agents' log density equals the run's stored log density at three positions."""
     known = _stored(run)
     if known is None:
         return
@@ -165,18 +166,18 @@ def _require_density(run: Run, agents: Agents) -> None:
     order = finite[np.argsort(density[finite], kind="stable")]
     chosen = order[[len(order) // 2, 3 * len(order) // 4, -1]]
     stored, found = density[chosen], agents.log_density(positions[chosen])
-    # differences do not have the constant that rows have in common
+    # differences between positions cancel additive constants
     apart = np.abs((found - found[-1]) - (stored - stored[-1])) - _ROUNDING * np.abs(stored)
     if not np.allclose(found, stored, rtol=_APART, atol=_APART) or apart.max() > _APART:
         worst = int(np.argmax(np.abs(found - stored)))
         raise ValueError(
-            f"the posterior is not the one of the run: its log density at a point of the run is {found[worst]:.8g}, "
-            f"and the run has {stored[worst]:.8g} there; give the rows, prior and model that the run was sampled from"
+            f"the posterior is not the run's posterior: its log density at a point of the run is {found[worst]:.8g}, "
+            f"and the run stored {stored[worst]:.8g}. Pass the posterior with the run's rows, prior and model"
         )
 
 
 def _rows_of(post: Posterior) -> tuple[int, ...]:
-    """Rows of each agent; empty where they were not counted."""
+    """Number of rows of each agent; empty if unknown."""
     return post.info.rows or post.counted_rows
 
 

@@ -1,4 +1,4 @@
-"""The posterior of each site's data alone: adaptive importance sampling, all sites at once, from the draws of a run."""
+"""The posterior of each site's data alone, by adaptive importance sampling that starts at the draws of a run."""
 
 from __future__ import annotations
 
@@ -23,17 +23,22 @@ from ..samplers.engine import Builder
 from .agents import Agents, agents_of
 from .reweighting import FEWEST, LARGEST_K, shortfall
 
-# Points that each site is asked at in each pass: few until a proposal fits, more where they are not enough.
+# Number of points per site in each pass: few until a proposal fits, then more.
 _POINTS = (2000, 2000, 2000, 2000, 8000, 8000, 8000)
-# Least degrees of freedom of what points are drawn from; of many parameters heavy tails would be nearly all.
+# Smallest degrees of freedom of the proposals. With many parameters, heavier tails would hold nearly all points.
 _FREEDOM = 5.0
-# Effective draws that a covariance is refitted from, for each parameter; weights are tempered until it has as many.
+# Effective draws per parameter for refitting a covariance. Weights are tempered to reach this number.
 _REFIT = 30.0
-# How much wider a proposal is than the covariance that it is fitted to.
+# Factor by which a proposal's covariance is inflated.
 _WIDER = 1.2
-# A last look for mass elsewhere: points, from Cauchy tails so many standard deviations wide, how far off counts as
-# elsewhere, and the share of the mass there that speaks against what was found.
-_LOOKS, _FAR, _ELSEWHERE, _SHARE = 8000, 10.0, 6.0, 0.03
+# Number of points of the final search for other modes.
+_LOOKS = 8000
+# Scale of the Cauchy distribution of these points, in standard deviations.
+_FAR = 10.0
+# Distance beyond which a point counts as elsewhere, in standard deviations.
+_ELSEWHERE = 6.0
+# Largest share of the mass elsewhere.
+_SHARE = 0.03
 
 
 Densities = Callable[[np.ndarray], np.ndarray]
@@ -45,13 +50,13 @@ class Alone(NamedTuple):
     Parameters
     ----------
     agent
-        Whose.
+        Number of the agent.
     points
-        Weighted points, with their means, standard deviations, weights and values.
+        Weighted points, with mean and standard deviation.
     k
         Pareto k of the weights.
     why
-        Why they are not to be relied on; empty where they are.
+        Reason why the weights are unreliable; empty if they are reliable.
     """
 
     agent: int
@@ -61,11 +66,10 @@ class Alone(NamedTuple):
 
 
 def alone(run: Run, post: Posterior, network: Network, *, engine: str | Builder = "local") -> tuple[Alone, ...]:
-    """The posterior of each agent's data alone, by weighted points at which each agent returns its log likelihood.
+    """The posterior of each agent's data alone, as weighted points.
 
-    Its means and standard deviations are those of each `points`. Nothing is sampled but these points.
-    Where weights are not to be relied on, `why` says so. Draws of the run need not be certified: these weights have a
-    check of their own.
+    Each agent returns its log likelihood at the points. Read means and standard deviations from `points`, and check
+    `why` first: it is empty if the weights are reliable. The run need not be certified.
 
     Parameters
     ----------
@@ -82,7 +86,7 @@ def alone(run: Run, post: Posterior, network: Network, *, engine: str | Builder 
 
 
 def alone_of(run: Run, agents: Agents) -> tuple[Alone, ...]:
-    """`alone`, of agents whose sums are not masked."""
+    """`alone`, for agents without masked sums."""
     draws, post = run.moved.average.astype(np.float64), agents.post
 
     def log_densities(positions: np.ndarray) -> np.ndarray:
@@ -97,17 +101,17 @@ def alone_of(run: Run, agents: Agents) -> tuple[Alone, ...]:
 
 
 def by_points(draws: np.ndarray, log_densities: Densities, num_agents: int, seed: int) -> list[Alone]:
-    """Each agent's own posterior, by points in the numbers that methods move in.
+    """The posterior of each agent's data alone, as points in unconstrained coordinates.
 
-    A proposal begins as wide as a site's share of the data makes it, and is fitted again to the points, weighted, until
-    the weights can be relied on or there were passes enough.
+    The covariance of the first proposal is the covariance of the draws times the number of agents. Proposals are
+    refitted to the weighted points until the weights are reliable or the passes are used up.
 
     Parameters
     ----------
     draws
-        Of the posterior of all data, in the numbers that methods move in, (draw, dim).
+        Unconstrained draws of the posterior of all data, (draw, dim).
     log_densities
-        The log density of each agent's own posterior at positions of its own, (agent, point, dim) to (agent, point).
+        Function that returns the log density of each agent's own posterior, (agent, point, dim) to (agent, point).
     num_agents
         Number of agents.
     seed
@@ -126,7 +130,7 @@ def by_points(draws: np.ndarray, log_densities: Densities, num_agents: int, seed
             if agent in found and not found[agent].why:
                 continue
             proposal = np.reshape(law.logpdf(positions[agent]), count)
-            # where a site's likelihood is no number, no mass is
+            # points with an undefined likelihood have no mass
             value = np.where(np.isfinite(values[agent]), values[agent], -np.inf)
             found[agent] = _judged(agent, positions[agent], value, proposal)
             if found[agent].why and step + 1 < len(_POINTS):
@@ -137,7 +141,7 @@ def by_points(draws: np.ndarray, log_densities: Densities, num_agents: int, seed
 
 
 def _elsewhere(found: list[Alone], log_densities: Densities, random: np.random.Generator) -> list[Alone]:
-    """The same, in doubt where a look far around finds mass: a second mode, which no weight of the first knows of."""
+    """Mark agents as unreliable if a wide search finds mass elsewhere: weights near one mode do not reveal another."""
     if all(one.why for one in found):
         return found
     dim = found[0].points.positions.shape[1]
@@ -152,13 +156,13 @@ def _elsewhere(found: list[Alone], log_densities: Densities, random: np.random.G
             ratio = np.exp(value - np.reshape(law.logpdf(x), _LOOKS) - one.points.log_evidence[0])
         there = np.where(np.isfinite(ratio) & off, ratio, 0.0).mean()
         share = there / (1.0 + there)
-        why = f"A look at {_LOOKS:,} points around found {share:.0%} of its mass elsewhere: it has more than one mode."
+        why = f"A search at {_LOOKS:,} points found {share:.0%} of its mass elsewhere: it has more than one mode."
         seen.append(one if one.why or share <= _SHARE else one._replace(why=why))
     return seen
 
 
 def _moments(points: Points) -> tuple[np.ndarray, np.ndarray]:
-    """The weighted mean and covariance of points, with a little in directions without any spread."""
+    """Weighted mean and covariance of points, with a small diagonal for directions without spread."""
     weight = points.weight if np.isfinite(points.weight).all() else np.ones(len(points.positions))
     mean = np.average(points.positions, axis=0, weights=weight)
     cov = np.atleast_2d(np.cov(points.positions, rowvar=False, aweights=weight))
@@ -166,7 +170,7 @@ def _moments(points: Points) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _proposal(mean: np.ndarray, cov: np.ndarray) -> scipy.stats.multivariate_t:
-    """Student's t about a mean; directions without any spread get a little."""
+    """Student's t proposal, with a small diagonal for directions without spread."""
     floor = 1e-10 * np.trace(cov) / len(cov) + np.finfo(float).tiny
     return scipy.stats.multivariate_t(mean, _WIDER * cov + floor * np.eye(len(cov)), df=max(_FREEDOM, len(cov)))
 
@@ -175,16 +179,16 @@ def _judged(agent: int, positions: np.ndarray, value: np.ndarray, proposal: np.n
     log_weight = value - proposal
     if not np.isfinite(log_weight).any():
         points = Points(positions, np.zeros(len(positions)), proposal, positions)
-        return Alone(agent, points, np.inf, "Its likelihood is no number where the posterior of all data is.")
+        return Alone(agent, points, np.inf, "Its likelihood is not finite near the posterior of all data.")
     points = Points(positions, value, proposal, positions)
-    k, worth = pareto(log_weight), effective(log_weight)
-    good = k <= LARGEST_K and worth >= FEWEST
-    why = "" if good else f"Reweighting says no: {shortfall(k, worth)}. Its data may say too little of some parameters."
+    k, count = pareto(log_weight), effective(log_weight)
+    good = k <= LARGEST_K and count >= FEWEST
+    why = "" if good else f"Reweighting failed: {shortfall(k, count)}. Its data may not identify some parameters."
     return Alone(agent, points, k, why)
 
 
 def _refitted(positions: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and covariance of points by weights that are tempered until enough of them count."""
+    """Mean and covariance of points with weights tempered to enough effective draws."""
     wanted = min(_REFIT * positions.shape[1], 0.2 * len(positions))
     finite = np.isfinite(log_weight)
     positions, log_weight = positions[finite], log_weight[finite]
@@ -204,7 +208,7 @@ def _refitted(positions: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray
 def log_density_alone(
     potential: Potential, shard: Shard, positions: Float[Array, "point dim"]
 ) -> Float[Array, " point"]:
-    """The log density of the posterior of an agent's data alone, with the whole prior."""
+    """Log density of the posterior of an agent's data alone, with the whole prior."""
 
     def value(x: Float[Array, " dim"]) -> Array:
         return potential.shard_log_likelihood(shard, x) + potential.log_prior_at(x)

@@ -1,4 +1,4 @@
-"""`accord.compare`: which of several models predicts rows better, and which the data is likelier under."""
+"""`accord.compare`: compares models by leave-one-out cross-validation and by evidence."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Figures of several models of the same rows; made by `accord.compare`.
+    """The result of `accord.compare`: several models of the same rows.
 
     Parameters
     ----------
     loos
-        The leave-one-out figures of each model by name, the largest elpd first.
+        The leave-one-out result of each model by name, largest elpd first.
     dse
-        Standard errors of the models' differences of elpd from the first's, shape (model,).
+        Standard errors of the differences in elpd from the first model, shape (model,).
     log_evidence
-        Log evidence of each model and its standard error, shape (model, 2); NaN where a run has no weighted points.
+        Log evidence of each model and its standard error, shape (model, 2); NaN if a run has no weighted points.
     """
 
     loos: dict[str, Loo]
@@ -41,33 +41,36 @@ class Comparison:
     log_evidence: np.ndarray
 
     def __repr__(self) -> str:
-        return f"<Comparison: {len(self.loos)} models; the largest elpd has {next(iter(self.loos))}>"
+        return f"<Comparison: {len(self.loos)} models, largest elpd: {next(iter(self.loos))}>"
 
     @property
     def elpd_diff(self) -> np.ndarray:
-        """How much larger the first model's elpd is than each, shape (model,)."""
+        """The first model's elpd minus each model's elpd, shape (model,)."""
         elpd = np.array([one.elpd for one in self.loos.values()])
         return elpd[0] - elpd
 
     @property
     def log_bayes_factor(self) -> np.ndarray:
-        """The log of the largest evidence over each model's, and its standard error, shape (model, 2); NaN likewise."""
+        """Log Bayes factor of the model with the largest evidence over each model, and its standard error.
+
+        Shape (model, 2); NaN if the log evidence is NaN.
+        """
         value, error = self.log_evidence.T
         if np.isnan(value).all():
             return self.log_evidence
         best = np.nanargmax(value)
         found = np.stack([value[best] - value, np.hypot(error[best], error)], axis=1)
-        # a model's over itself is known
+        # the factor of a model over itself has no error
         found[best] = 0.0
         return found
 
     def table(self) -> pd.DataFrame:
-        """One row for each model, the largest elpd first.
+        """One row per model, largest elpd first.
 
-        Columns as ArviZ's `compare` has them: rank from 0, elpd, p, elpd_diff and dse (how much larger the first
-        model's elpd is, and the standard error), se, warning (some rows' Pareto k is too large). Besides: bad_rows, how
-        many; k, the largest; log_evidence and log_bf, the log of the largest evidence over this model's, with their
-        standard errors log_evidence_se and log_bf_se.
+        Columns of ArviZ's `compare`: rank from 0, elpd, p, elpd_diff and dse (the first model's elpd minus this
+        model's, and its standard error), se, and warning (whether the Pareto k of some row is too large). Further
+        columns: bad_rows (number of such rows), k (the largest), log_evidence and log_bf (log Bayes factor of the
+        model with the largest evidence over this model), with standard errors log_evidence_se and log_bf_se.
         """
         import pandas as pd
 
@@ -89,7 +92,7 @@ class Comparison:
         return pd.DataFrame(table, index=list(self.loos))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """A line for each model, and what the columns are."""
+        """One line per model, and a legend."""
         shown = Table(box=None, padding=(0, 1, 0, 0))
         shown.add_column("model")
         evidence = not np.isnan(self.log_evidence).all()
@@ -104,10 +107,10 @@ class Comparison:
             shown.add_row(Text(name, "cyan" if place == 0 else ""), *cells)
         yield folded(shown, options.max_width)
         for line in (
-            "elpd: the sum over rows of the log density of a row given all others; p: effective parameters.",
-            "less: than the first model's. Below 4, or below a few standard errors, it says little.",
-            "bad rows: with a Pareto k that is too large, whose part of elpd may be off; k: the largest.",
-            *(["log Bayes f.: of the largest evidence over this model's."] if evidence else []),
+            "elpd: sum over rows of the log density of a row given all other rows. p: effective parameters.",
+            "less: elpd below the first model's. Less than 4, or than a few standard errors, is inconclusive.",
+            "bad rows: rows with a too large Pareto k, whose part of elpd is unreliable. k: the largest k.",
+            *(["log Bayes f.: of the model with the largest evidence over this model."] if evidence else []),
         ):
             yield Text(line, "dim italic")
 
@@ -119,38 +122,37 @@ def _within(value: float, error: float) -> str:
 def compare(
     runs: Mapping[str, tuple[Run, Posterior]], network: Network, *, engine: str | Builder = "local"
 ) -> Comparison:
-    """Compare models of the same rows by leave-one-out cross-validation (PSIS-LOO) and by their evidence.
+    """Compare models of the same rows by leave-one-out cross-validation (PSIS-LOO) and by evidence.
 
-    Each agent leaves out its own rows, one after another, in all models at once, and returns sums over its rows, which
-    are added up over all agents in one sum. Nothing is sampled. Likelihoods must be normalised densities of the same
-    observations.
+    Each agent leaves out its own rows, one at a time, for all models, and returns sums over its rows. One sum adds them
+    up over all agents. Nothing is sampled. Likelihoods must be normalised densities of the same observations.
 
     Parameters
     ----------
     runs
-        By the models' names, two or more runs, each with the posterior that it was sampled from: `{"a": (run, post),
-        "b": (other, its_post)}`. Row r of an agent must be the same observation in all of them: that they are as many
-        is checked. Runs may come from files.
+        Two or more runs by name of the model, each with its posterior: `{"a": (run, post), "b": (other, its_post)}`.
+        Row r of an agent must be the same observation in all models; only the number of rows is checked. Runs may come
+        from files.
     network
-        Who talks to whom.
+        The network of the agents.
     engine
-        What places the data, as in `accord.sample`.
+        Engine that places the data, as in `accord.sample`.
 
     Raises
     ------
     ValueError
-        Runs are fewer than two, of other posteriors than those given, of different agents or of different numbers of
-        rows, a log likelihood does not give one number a row, or draws are fewer than 25.
+        There are fewer than two runs; a run is of another posterior; agents or numbers of rows differ; a log
+        likelihood does not return one number per row; or there are fewer than 25 draws.
     ArithmeticError
-        Draws are not certified or not of temperature 1, or a log likelihood is not finite at some draw.
+        Draws are not certified or not at temperature 1, or a log likelihood is not finite at some draw.
 
     Warns
     -----
     UserWarning
-        Rows have a Pareto k that is too large, with their number.
+        The Pareto k of some rows is too large.
     """
     if len(runs) < 2:
-        raise ValueError(f"compare needs two runs or more, by name; found {len(runs)}")
+        raise ValueError(f"compare needs two or more runs by name, found {len(runs)}")
     found, errors = loos(runs, network, engine, "compare")
     names = list(found)
     order = sorted(range(len(names)), key=lambda place: -found[names[place]].elpd)

@@ -1,4 +1,4 @@
-"""Drawings of draws: densities, traces, ranks and weights."""
+"""Plots of draws: densities, traces, ranks and weights."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import scipy
 
 from ..base.figures import COLORS, SOFT
 
-# Chains are told apart by colours in this order, which begins anew.
+# Colours of chains, repeated cyclically.
 _COLORS = tuple(COLORS.values())
-# Points of a curve, at least, and draws of a chain that a trace shows.
-_CURVE, _SHOWN = 200, 200
+# Number of points of a density curve.
+_CURVE = 200
+# Largest number of draws of a chain in a trace.
+_SHOWN = 200
+# Number of bins of rank plots.
 _BINS = 20
 
 
 def density(ax: Any, draws: np.ndarray) -> None:
-    """Densities of a parameter's draws (chain, draw), each chain a line, and the 90% interval of all."""
+    """Plot the densities of a parameter's draws (chain, draw), one line per chain, and the 90% interval."""
     from arviz_stats.base.array import array_stats
 
     low, high = np.quantile(draws, [0.05, 0.95])
@@ -25,7 +28,7 @@ def density(ax: Any, draws: np.ndarray) -> None:
     first, last = np.quantile(draws, [0.002, 0.998])
     for chain, own in enumerate(draws):
         if np.ptp(own) > 0:
-            # no further than the draws: what is positive has no density below zero
+            # bounded by the draws, so that positive parameters have no density below zero
             x, height, _ = array_stats.kde(own, grid_len=_CURVE, bound_correction=True)
             ax.plot(x, height, color=_COLORS[chain % len(_COLORS)], linewidth=1.1)
     if last > first:
@@ -33,26 +36,28 @@ def density(ax: Any, draws: np.ndarray) -> None:
         ax.set_xlim(max(first - beyond, draws.min()), min(last + beyond, draws.max()))
     ax.set_yticks([])
     ax.set_ylim(bottom=0.0)
+    ax.set(xlabel="value", ylabel="density")
 
 
 def trace(ax: Any, draws: np.ndarray) -> None:
-    """A parameter's draws (chain, draw) in their order, some of them where there are many."""
+    """Plot a parameter's draws (chain, draw) in order, thinned to at most 200 per chain."""
     step = max(1, -(-draws.shape[1] // _SHOWN))
     at = np.arange(0, draws.shape[1], step)
     for chain, own in enumerate(draws):
         ax.plot(at, own[at], color=_COLORS[chain % len(_COLORS)], linewidth=0.6, alpha=0.8)
     ax.set_xlim(0, draws.shape[1])
+    ax.set(xlabel="draw", ylabel="value")
 
 
 def thinned(draws: int) -> int:
-    """From how many draws to the next one a trace goes."""
+    """The step between draws of a trace."""
     return max(1, -(-draws // _SHOWN))
 
 
 def ranks(ax: Any, draws: np.ndarray) -> None:
-    """How the ranks of a parameter's draws (chain, draw) among all chains are spread in each chain.
+    """Plot a histogram of the ranks of a parameter's draws (chain, draw) among all chains, one line per chain.
 
-    The band is where nineteen of twenty counts are that are as even as chance makes them, for independent draws.
+    The band contains 95% of the counts of independent draws from one distribution.
     """
     chains, count = draws.shape
     order = scipy.stats.rankdata(draws, method="ordinal").reshape(draws.shape)
@@ -65,17 +70,18 @@ def ranks(ax: Any, draws: np.ndarray) -> None:
         ax.stairs(counts, edges, baseline=None, color=_COLORS[chain % len(_COLORS)], linewidth=1.0)
     ax.set_xticks([])
     ax.set_ylim(bottom=0.0)
+    ax.set(xlabel="rank", ylabel="draws")
 
 
 def weights(ax: Any, weight: np.ndarray) -> None:
-    """Weights of mean one from the largest to the smallest: how many points carry how much."""
+    """Plot weights of mean 1 in descending order, on logarithmic axes."""
     falling = np.sort(weight)[::-1]
     place = np.unique(np.geomspace(1, falling.size, 150).round().astype(int))
     ax.plot(place, falling[place - 1], color=COLORS["blue"], linewidth=1.5)
     ax.axhline(1.0, color=SOFT, linewidth=0.8, linestyle="--")
-    ax.set(xscale="log", yscale="log", xlabel="points, the heaviest first", ylabel="weight (mean 1)")
+    ax.set(xscale="log", yscale="log", xlabel="points, heaviest first", ylabel="weight (mean 1)")
     ax.set_ylim(max(falling[-1], falling[0] * 1e-3) / 1.5, falling[0] * 1.5)
     for axis in (ax.xaxis, ax.yaxis):
-        # powers would be formulas
+        # plain numbers, as powers of ten would need mathtext
         axis.set_major_formatter(lambda x, _: f"{x:,.5g}" if x >= 1e-4 else f"{x:.0e}")
         axis.set_minor_formatter(lambda x, _: "")

@@ -1,4 +1,4 @@
-"""Draws of the latents that stay at the agents."""
+"""Draws of latents that stay at the agents."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..results.run import Run
 from ..samplers.engine import Builder
 from .agents import agents_of
 
-# `ask(agent)`: the agent's latents by name, (chain, draw, group, ...), or (chain, draw, ...) where it is one group.
+# Function from an agent to its latents by name, (chain, draw, group, ...), or (chain, draw, ...) for a single group.
 Ask = Callable[[int], dict[str, np.ndarray]]
 
 
 class LocalDraws(Mapping[int, dict[str, np.ndarray]]):
-    """By agent, a dict of the agent's own latents' draws by name, each matched to the draw of the parameters.
+    """A mapping from agents to draws of their own latents by name, matched to the draws of the parameters.
 
-    Shapes are (chain, draw, group, ...), or (chain, draw, ...) where all rows of an agent are one group. They are drawn
-    where the agent's data lies when they are first asked for: where processes run together, each has its own agents'.
+    Shapes are (chain, draw, group, ...), or (chain, draw, ...) if all rows of an agent are one group. Draws are made at
+    first use, in the process that has the agent's data. With several processes, each has only its own agents.
     """
 
     def __init__(self, agents: np.ndarray, here: Sequence[int], ask: Ask) -> None:
@@ -32,11 +32,11 @@ class LocalDraws(Mapping[int, dict[str, np.ndarray]]):
 
     def __getitem__(self, agent: int) -> dict[str, np.ndarray]:
         if agent not in self._kept:
-            raise KeyError(f"there are no draws of agent {agent}: those of agents {self._kept} were kept")
+            raise KeyError(f"there are no draws of agent {agent}: the run kept agents {self._kept}")
         if agent not in self._agents:
             raise KeyError(
-                f"the latents of agent {agent} are drawn in the process that has its data: this one has those of "
-                f"agents {self._agents}"
+                f"the latents of agent {agent} are drawn in the process that has its data: this process has agents "
+                f"{self._agents}"
             )
         if agent not in self._found:
             self._found[agent] = self._ask(agent)
@@ -49,36 +49,36 @@ class LocalDraws(Mapping[int, dict[str, np.ndarray]]):
         return len(self._agents)
 
     def __repr__(self) -> str:
-        # what belongs to a site is shown to who asks for it only
+        # no values, as they belong to a site
         return f"<LocalDraws of {len(self)} agents>"
 
 
 def latents(run: Run, post: Posterior, network: Network, *, engine: str | Builder = "local") -> LocalDraws:
-    """Draws of the latents that each agent has of its own, at the run's draws; see `LocalDraws`.
+    """Draws of each agent's own latents at the run's draws; see `LocalDraws`.
 
     Parameters
     ----------
     run, post, network, engine
-        As in `accord.loo`; a run that keeps draws of agents.
+        As in `accord.loo`. The run must have kept draws of agents.
 
     Raises
     ------
     ValueError
-        The posterior has no `local`, or its data lies in other processes, where each agent has its latents in a file;
-        or the run is of another posterior or network.
+        The posterior has no `local`; its data is in other processes, where each agent's latents are in a file; or the
+        run is of another posterior or network.
     """
     if "local" in run.settings:
         raise ValueError(
-            f"each agent has its own latents in a file at its site, {run.settings['local']}, and never sends them"
+            f"each agent stores its latents in a file at its site, {run.settings['local']}, and never sends them"
         )
     if not post.has_latents:
-        raise ValueError("no agent has latents of its own: the posterior was made without local")
+        raise ValueError("agents have no latents of their own: the posterior was made without local")
     with agents_of(run, post, network, engine) as agents:
         here, post = agents_here(agents.placed), agents.post
     if not here or not run.agents.size:
         raise ValueError(
-            "latents are drawn where the agents' data lies, at the end of a run that keeps draws of agents, and this "
-            "run has none"
+            "latents need draws of agents and the agents' data in this process: sample with keep='agents' in the "
+            "process with the data"
         )
     free, seed = run.moved.kept, int(run.settings.get("seed", 0))
 

@@ -1,4 +1,4 @@
-"""Leave-one-out cross-validation of rows that stay with their agents, each of which returns sums over its rows."""
+"""Leave-one-out cross-validation over rows that stay at their agents. Each agent returns sums over its rows."""
 
 from __future__ import annotations
 
@@ -12,33 +12,36 @@ import numpy as np
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.joint import joint
-from ..results.diagnostics import good_k
+from ..results.diagnostics import diagnostics, good_k
 from ..results.run import Run
 from ..samplers.engine import Builder
 from .agents import agents_of, kept_running
 from .rows_left_out import LEVELS, RowSums, Sampled, row_sums
 
+# Largest R-hat of the draws without a warning.
+_RHAT = 1.05
+
 
 class Loo(NamedTuple):
-    """Pareto smoothed leave-one-out cross-validation (PSIS-LOO; Vehtari et al. 2017), in the words of ArviZ.
+    """Pareto smoothed leave-one-out cross-validation (PSIS-LOO; Vehtari et al. 2017), with the names of ArviZ.
 
     Parameters
     ----------
     elpd
-        Expected log predictive density: the sum over rows of the log density of a row given all others.
+        Expected log predictive density: the sum over rows of the log density of a row given all other rows.
     se
-        Its standard error.
+        Standard error of `elpd`.
     p
         Effective number of parameters.
     rows, draws
-        Their numbers.
+        Numbers of rows and draws.
     good_k
-        The largest Pareto k at which this number of draws is enough.
+        The largest Pareto k for which this number of draws suffices.
     bad
-        Rows whose k is above that: their part of `elpd` may be off. Rows that every draw foresees about as well have no
-        k here, whereas ArviZ finds one in the last digits of their weights.
+        Number of rows with a larger k. Their part of `elpd` is unreliable. A row whose weights are all close to the
+        mean has no k here, while ArviZ fits a k to their rounding errors.
     k
-        The largest k of a row, rounded up to a hundredth; 0 where none is above, inf above 2.
+        The largest k of a row, rounded up to a hundredth; 0 if no k is above 0, inf above 2.
     """
 
     elpd: float
@@ -50,39 +53,49 @@ class Loo(NamedTuple):
     bad: int
     k: float
 
-    def __str__(self) -> str:
-        reliable = "all" if self.bad == 0 else f"{self.rows - self.bad} of them"
-        return (
-            f"elpd {self.elpd:.1f} (standard error {self.se:.1f}), p {self.p:.1f}, of {self.rows} rows, {reliable} "
-            f"with Pareto k at most {self.good_k:.2f}; the largest is {self.k:.2f}"
+    def __repr__(self) -> str:
+        counts = {"good": self.rows - self.bad, "bad": self.bad}
+        signs = {"good": f"<= {self.good_k:.2f}", "bad": f"> {self.good_k:.2f}"}
+        return "\n".join(
+            [
+                f"PSIS-LOO of {self.rows:,} rows, from {self.draws:,} draws",
+                "",
+                f"{'':8}  {'estimate':>10}  {'se':>8}",
+                f"elpd_loo  {self.elpd:10.2f}  {self.se:8.2f}",
+                f"p_loo     {self.p:10.2f}",
+                "",
+                f"{'Pareto k':16}  {'rows':>8}",
+                *(f"{f'k {signs[kind]} ({kind})':16}  {n:8,}  {n / self.rows:6.1%}" for kind, n in counts.items()),
+                f"largest k: {self.k:.2f}",
+            ]
         )
 
 
 def loo(run: Run, post: Posterior, network: Network, *, engine: str | Builder = "local") -> Loo:
-    """How well all rows but one predict that one, over all rows: PSIS-LOO, as ArviZ computes it from pooled data.
+    """Leave-one-out cross-validation (PSIS-LOO) over all rows of all agents, as ArviZ computes it from pooled data.
 
-    Each agent leaves out its own rows, one after another, and returns sums over its rows, which are summed over all
-    agents. The draws are those of the average. The likelihood must be normalised for `elpd` to be a log density.
+    Each agent leaves out its own rows, one at a time, and returns sums over its rows, to be summed over all agents.
+    The draws are the average's. `elpd` is a log density only if the likelihood is normalised.
 
     Parameters
     ----------
     run, post, network
-        A run, which may come from a file, and the posterior and the network that it was sampled with.
+        A run, also one from a file, with its posterior and its network.
     engine
-        What places the data, as in `accord.sample`.
+        Engine that places the data, as in `accord.sample`.
 
     Raises
     ------
     ValueError
-        The run is of another posterior or network, the log likelihood does not give one number a row, or draws are
-        fewer than 25.
+        The run is of another posterior or network, the log likelihood does not return one number per row, or there
+        are fewer than 25 draws.
     ArithmeticError
-        The draws are not certified or not of temperature 1, or a log likelihood is not finite at some draw.
+        The draws are not certified or not at temperature 1, or a log likelihood is not finite at some draw.
 
     Warns
     -----
     UserWarning
-        Rows have a Pareto k that is too large, with their number.
+        The Pareto k of some rows is too large.
     """
     found, _ = loos({"this run": (run, post)}, network, engine, "loo")
     return found["this run"]
@@ -91,29 +104,29 @@ def loo(run: Run, post: Posterior, network: Network, *, engine: str | Builder = 
 def loos(
     runs: Mapping[str, tuple[Run, Posterior]], network: Network, engine: str | Builder, what: str
 ) -> tuple[dict[str, Loo], np.ndarray]:
-    """Each run's figures by name, and the standard errors of their differences of elpd, (run, run).
+    """The result of each run by name, and standard errors of the pairwise differences of elpd, (run, run).
 
     Parameters
     ----------
     runs
-        Runs with their posteriors, of the same agents, whose rows are in the same order.
+        Runs with their posteriors, of the same agents and rows in the same order.
     network, engine
         As in `loo`.
     what
-        What needs the figures, for errors.
+        Name of the caller, for errors.
     """
     sampled = [Sampled.of(certified_draws(run, what)) for run, _ in runs.values()]
     sums = _sums(runs, network, engine, sampled)
     rows, found = round(float(sums.rows)), {}
-    # what turns (first, differences) into each posterior's own
+    # contrasts: the first posterior, and the first plus the difference of each other one
     own = np.eye(len(runs))
     own[:, 0] = 1.0
     for place, (name, one) in enumerate(zip(runs, sampled, strict=True)):
         infinite = round(float(sums.infinite[place]))
         if infinite:
             raise ArithmeticError(
-                f"leaving rows out weighs draws by the inverse of each row's likelihood, and {infinite} of {rows} rows "
-                f"have a log likelihood in {name} that is not finite at some draw"
+                f"leave-one-out divides by each row's likelihood, and {infinite} of {rows} rows have a log likelihood "
+                f"in {name} that is not finite at some draw"
             )
         above = np.round(sums.above[place]).astype(int)
         draws, row = len(one.positions), own[place]
@@ -131,29 +144,35 @@ def loos(
         if figures.bad:
             warnings.warn(
                 f"{figures.bad} of {rows} rows have a Pareto k above {figures.good_k:.2f} in {name}, the largest "
-                f"{figures.k:.2f}: the draws say too little of the posterior without them. More draws help where k is "
-                "little above; else a model with heavier tails, or sampling anew without such rows",
+                f"{figures.k:.2f}: elpd is unreliable for these rows. If k is slightly above, take more draws. "
+                "Otherwise use a model with heavier tails, or sample again without such rows",
                 stacklevel=3,
             )
     return found, np.array([[_error(sums, one - other) for other in own] for one in own])
 
 
 def certified_draws(run: Run, name: str) -> np.ndarray:
-    """The average's draws, (chain, draw, dim), for what has this name; `ArithmeticError` where they are unreliable."""
+    """Draws of the average, (chain, draw, dim), for the caller `name`; `ArithmeticError` if they are unreliable."""
     if run.certificate is not None and not run.certificate.holds:
-        raise ArithmeticError(f"{name} rests on draws that are not certified: {run.certificate.why}")
+        raise ArithmeticError(f"{name} needs certified draws, and they are not certified: {run.certificate.why}")
     temperature = run.settings.get("temperature", 1.0)
     if temperature != 1.0:
         raise ArithmeticError(
-            f"{name} is of the posterior, and this run drew at temperature {temperature:g}: sample at temperature 1"
+            f"{name} needs draws of the posterior, and this run drew at temperature {temperature:g}: sample at "
+            "temperature 1"
         )
+    if run.certificate is None:
+        rhat = float(np.nanmax(diagnostics(run.moved.average)[1], initial=1.0))
+        if rhat > _RHAT:
+            text = f"{name}: the chains disagree (largest R-hat {rhat:.2f}, limit {_RHAT}): run.summary() has remedies"
+            warnings.warn(text, stacklevel=4)
     return run.moved.average.astype(np.float64)
 
 
 def _sums(
     runs: Mapping[str, tuple[Run, Posterior]], network: Network, engine: str | Builder, sampled: Sequence[Sampled]
 ) -> RowSums:
-    """The sums over rows of all runs, by one total: each agent has the rows of all of them."""
+    """Sums over rows for all runs, by one sum over agents."""
     posts, masks = {}, False
     with kept_running(engine) as builder:
         for name, (run, post) in runs.items():
@@ -165,6 +184,6 @@ def _sums(
 
 
 def _error(sums: RowSums, contrast: np.ndarray) -> float:
-    """The standard error of a sum over rows, as ArviZ has it: the root of the rows' number times their variance."""
+    """Standard error of a sum over rows: the root of the number of rows times their variance, as in ArviZ."""
     square, total = contrast @ sums.products @ contrast, contrast @ sums.elpd
     return float(np.sqrt(max(square - total**2 / float(sums.rows), 0.0)))

@@ -1,4 +1,4 @@
-"""The page of a run: its parts in the order in which they are read."""
+"""The HTML report of a run, section by section."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ..network.drawing import svg
 from ..results import forest
 from ..results.points import Points
 from ..results.run import Run
+from ..results.warnings import uncertified
 from . import drawings
 from .loo import Loo
 from .predictive import Histogram
@@ -26,54 +27,56 @@ from .sites import BySite, draw_sites, found_or_why
 if TYPE_CHECKING:
     import pandas as pd
 
-# Parameters that are drawn one by one, those whose chains agree least where there are more, and sites in a drawing.
-_MOST, _MOST_SITES = 30, 24
-# Lines of forest plots.
+# Largest number of parameters with small plots. Of more parameters those with the smallest ESS have plots.
+_MOST = 30
+# Largest number of sites in a plot.
+_MOST_SITES = 24
+# Largest number of lines of forest plots.
 _MOST_LINES = 120
-# Parameters that are drawn site by site, those that most depend on a site where there are more.
+# Largest number of parameters with a plot by site. Of more parameters those that depend most on a site have plots.
 _MOST_BY_SITE = 12
-# Letters of a name above a small drawing.
+# Largest number of characters in the title of a small plot.
 _LETTERS = 28
-# Width and height of a small drawing, in inches of 96 pixels.
-_SMALL = (2.75, 1.75)
+# Width and height of a small plot, in inches of 96 pixels.
+_SMALL = (2.75, 2.0)
 _TITLE = "Report of a run"
-# Settings that the page has lines of its own for, or no room.
+# Settings with lines of their own, or too long for the report.
 _ELSEWHERE = ("method", "network", "sites", "agreed", "chosen", "local", "sds")
-# Priors that one note lists.
+# Largest number of priors in one note.
 _MOST_PRIORS = 8
 
-_WORDS = (
-    ("agent, site", "one owner of data. Its rows stay with it."),
-    ("draws", "values of the parameters, as likely as the data and the prior make them."),
-    ("interval", "from the 5% to the 95% quantile of the draws: the parameter is in it with probability 0.9."),
-    ("ESS", "effective sample size: how many independent draws would be worth as much. Below 400 is few."),
-    ("R-hat", "near 1 where chains agree. Above 1.01 they do not."),
-    ("certificate", "checks, made with sums over all sites, that the draws are of the posterior."),
-    ("worst agent", "the agent whose own draws of a parameter are furthest from the average's."),
-    ("exchange", "neighbours send to one another once. A sum over all sites takes several."),
+_GLOSSARY = (
+    ("agent, site", "one owner of data. The rows stay there."),
+    ("draws", "values of the parameters, distributed as data and prior imply."),
+    ("interval", "from the 5% to the 95% quantile of the draws. It contains the parameter with probability 0.9."),
+    ("ESS", "effective sample size: the number of independent draws with the same precision. Below 400 is low."),
+    ("R-hat", "close to 1 if the chains agree. Above 1.01 they disagree."),
+    ("certificate", "checks that the draws follow the posterior, made with sums over all sites."),
+    ("worst agent", "for each parameter, the agent whose draws differ most from the average's."),
+    ("exchange", "one message from every agent to its neighbours. A sum over all sites takes several exchanges."),
 )
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The agents' answers for a page; a sentence says why in place of one that is missing.
+    """Results that needed the agents. A sentence replaces a missing result and gives the reason.
 
     Parameters
     ----------
     of_sites
-        The posterior of each site's data alone, and without it.
+        The posterior of each site's data alone, and without the site.
     check
         The posterior predictive check.
     loo
-        Leave-one-out figures.
-    asked
-        What the agents were asked for, in sentences.
+        Leave-one-out cross-validation.
+    requests
+        Sentences about the messages that the agents sent for these results.
     """
 
     of_sites: BySite | str
     check: Histogram | str
     loo: Loo | str
-    asked: tuple[str, ...] = ()
+    requests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,12 +89,12 @@ class Page:
 
     @cached_property
     def average(self) -> pd.DataFrame:
-        """The table of the average's draws."""
+        """Summary of the average's draws."""
         return self._table["average"]
 
     @cached_property
     def worst(self) -> pd.DataFrame | None:
-        """The table of the worst agents' draws; None where the run kept none."""
+        """Summary of the worst agents' draws, or None if the run kept no agents."""
         return self._table["worst agent"] if "worst agent" in self._table else None
 
     @cached_property
@@ -100,13 +103,14 @@ class Page:
 
     @cached_property
     def draws(self) -> np.ndarray:
-        """The average's draws, (chain, draw, dim), in double precision."""
+        """Draws of the average in double precision, (chain, draw, dim)."""
         return self.run.average.astype(np.float64)
 
     @cached_property
     def warnings(self) -> list[str]:
-        """The warnings of the run, each with a remedy."""
-        temperature, found = self.run.settings.get("temperature", 1.0), self.run.warnings(self.sites)
+        """Warnings of the run, each with a remedy, without failed checks of its certificate."""
+        temperature = self.run.settings.get("temperature", 1.0)
+        found = [text for text in self.run.warnings(self.sites) if text != uncertified(self.run.certificate)]
         if temperature == 0.0:
             return ["these are no draws: at temperature 0 the method only optimises; sample at temperature 1", *found]
         if temperature != 1.0:
@@ -126,13 +130,18 @@ class Page:
         return self._of_all_chains(traffic.gradient_rows) + self._of_all_chains(traffic.value_rows)
 
     def _of_all_chains(self, counts: Any) -> np.ndarray:
-        # of one chain where chains walk by themselves; sums are those of all chains
+        # sum-based methods count all chains together, others count one chain
         chains = 1 if self.run.certificate is not None else self.run.average.shape[0]
         return (np.broadcast_to(counts, len(self.sites)) * chains).astype(int)
 
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return str(self.run.settings.get("method", "the method")).partition("(")[0]
+
 
 def html(page: Page) -> str:
-    """The whole page.
+    """The whole report.
 
     Raises
     ------
@@ -140,119 +149,77 @@ def html(page: Page) -> str:
         matplotlib is not installed.
     """
     figures.require()
-    parts = [(title, anchor, part(page)) for title, anchor, part in _PARTS]
-    links = "".join(f'<a href="#{anchor}">{escape(title)}</a>' for title, anchor, _ in parts)
+    sections = [(title, anchor, section(page)) for title, anchor, section in _SECTIONS]
+    links = "".join(f'<a href="#{anchor}">{escape(title)}</a>' for title, anchor, _ in sections)
     body = [f"<nav>{links}</nav>"]
-    body += [f'<section id="{anchor}"><h2>{escape(title)}</h2>\n{text}</section>' for title, anchor, text in parts]
+    body += [f'<section id="{anchor}"><h2>{escape(title)}</h2>\n{text}</section>' for title, anchor, text in sections]
     of = page.run.info.formula or page.run.info.model
     title = f"{_TITLE}: {of}" if of else _TITLE
     return document(f"{title} (accord)", "\n".join(body), title)
 
 
-# --- what was found, first in words ---
+# --- verdict ---
 
 
 def _verdict(page: Page) -> str:
-    checks = () if page.run.certificate is None else page.run.certificate.checks
-    sound = not page.warnings and all(check.holds for check in checks)
-    if sound and checks:
-        text = "The draws can be relied on: every check of their certificate holds, and nothing is warned of."
-    elif sound:
-        text = (
-            "Nothing is warned of in these draws. Their method has no certificate: what was looked at are ESS, R-hat, "
-            "tails, and the method's own law."
-        )
+    certificate, count = page.run.certificate, len(page.warnings)
+    if certificate is None:
+        text = f"Not certified: {page.method} has no certificate."
+    elif certificate.holds:
+        text = f"Certified: all {len(certificate.checks)} checks passed."
     else:
-        count = len(page.warnings)
-        text = f"Do not rely on these draws yet: {count} warning{'' if count == 1 else 's'} below, each with a remedy."
-    box = f'<div class="verdict{"" if sound else " bad"}"><strong>{escape(text)}</strong>{_first_words(page)}</div>'
-    parts = [box]
-    if page.warnings:
-        parts += ["<h3>Warnings</h3>", bullets(page.warnings)]
-    if checks:
-        lines = [
-            (Cell("holds", "holds") if check.holds else Cell("does not hold", "fails"), check.name, check.text)
-            for check in checks
-        ]
-        parts += ["<h3>Certificate</h3>", table(["", "check", "what was found"], lines)]
+        text = f"Not certified: {certificate.why}."
+    if count:
+        text += f" {counted(count, 'warning')} below: fix {'it' if count == 1 else 'them'} before you use the draws."
+        look = " bad"
+    elif certificate is None:
+        text += " ESS, R-hat, tails and the predicted bias of the method raise no warning."
+        look = " open"
     else:
-        parts.append(
-            paragraph("No certificate: only methods that work by sums, as Importance() and ChEES(), have one.")
-        )
-    return "\n".join(parts)
+        look = "" if certificate.holds else " bad"
+    box = f'<div class="verdict{look}"><strong>{escape(text)}</strong>{_size(page)}</div>'
+    return "\n".join([box, "<h3>Warnings</h3>", bullets(page.warnings)] if page.warnings else [box])
 
 
-def _first_words(page: Page) -> str:
+def _size(page: Page) -> str:
     chains, count, dim = page.draws.shape
     least = page.average["ess"].to_numpy(dtype=float)
-    ess = f", worth at least {np.nanmin(least):,.0f} independent ones" if np.isfinite(least).any() else ""
+    ess = f", at least {np.nanmin(least):,.0f} effective draws" if np.isfinite(least).any() else ""
     return paragraph(f"{counted(chains, 'chain')} of {counted(count, 'draw')} of {counted(dim, 'parameter')}{ess}.")
 
 
-# --- what was asked, and of whom ---
+# --- posterior ---
 
 
-def _asked(page: Page) -> str:
-    info, settings = page.run.info, page.run.settings
-    chosen = f". Chosen: {settings['chosen']}" if settings.get("chosen") else ""
-    network = str(settings.get("network", "")).strip("<>")
-    facts = [("model", info.model), ("formula", info.formula)]
-    facts += [("method", f"{settings.get('method', 'not known')}{chosen}"), ("network", network)]
-    facts += [(n, str(value)) for n, value in settings.items() if n not in _ELSEWHERE and value is not False]
-    parts = [table(["", ""], [(Cell(name), value) for name, value in facts if value])]
-    if info.priors:
-        parts += ["<h3>Priors</h3>", table(["parameter", "prior"], info.priors)]
+def _posterior(page: Page) -> str:
+    kind, found = page.run.info.ratio, found_or_why(page.run.ratios, "ratios")
+    beside: dict[str, list[Cell]] = {}
+    head = ["parameter", *_headings("mean", "sd", "5%", "95%", "ESS", "R-hat")]
+    if not isinstance(found, str):
+        head += _headings(kind, f"{kind} 5%", f"{kind} 95%", f"P({kind} > 1)")
+        for name, (*values, above) in zip(found.index, found.to_numpy().tolist(), strict=True):
+            beside[name] = [number(f"{x:#.3g}") for x in values] + [number(f"{above:.3f}")]
+    empty = [number("")] * (0 if isinstance(found, str) else 4)
+    rows = [(name, *_cells(line), *beside.get(str(name), empty)) for name, line in page.average.iterrows()]
+    notes = ["Draws of the average over all agents, in the units of the columns passed to the model."]
+    if isinstance(found, str):
+        notes.append(found)
     else:
-        parts.append(
-            paragraph("No formula and priors: the model was made of functions, which do not say what they are.")
-        )
-    parts += ["<h3>Sites, and what left them</h3>", _sites(page)]
-    if info.edges is not None and len(page.sites) > 1:
-        edges = np.array(info.edges, dtype=np.int64).reshape(-1, 2)
-        parts.append(_figure(svg(edges, page.sites), "Who talks to whom."))
-    return "\n".join(parts)
-
-
-def _sites(page: Page) -> str:
-    count, known = len(page.sites), page.run.info.rows
-    counts = [f"{rows:,}" for rows in known] if len(known) == count else ["not known"] * count
-    lines = list(zip(page.sites, counts, page.bytes_sent.tolist(), page.rows_read.tolist(), strict=True))
-    if len(known) == count:
-        lines.append(("together", f"{sum(known):,}", int(page.bytes_sent.sum()), int(page.rows_read.sum())))
-    cells = [(name, number(rows), number(human_bytes(sent)), number(f"{read:,}")) for name, rows, sent, read in lines]
-    head = ["site", *(Cell(name, "number") for name in ("rows", "sent", "rows read"))]
-    parts = [table(head, cells), paragraph(_meaning(page.run))]
-    if page.answers.asked:
-        parts.append(paragraph("For this page the sites were asked once more, beyond the bytes above:"))
-        parts.append(bullets(page.answers.asked))
-    return "\n".join(parts)
-
-
-def _meaning(run: Run) -> str:
-    """What left the sites, in words."""
-    if run.certificate is not None:
-        masked = (
-            " Each site masked its numbers, so that only their sum was visible."
-            if run.settings.get("masks")
-            else " Who passes sums on, and a hub, sees the numbers of those below; masks=True hides them."
-        )
-        return (
-            "What left a site: values, slopes and curvatures of its log likelihood at points that all sites are asked "
-            f"at, added up over the sites; no row.{masked} A sum depends on the rows too: this is no privacy guarantee."
-        )
-    if "network" not in run.settings:
-        return (
-            "What left a site: the draws of its own data's posterior, or what stands for them, once; no row. Draws "
-            "tell of the rows too: this is no privacy guarantee."
-        )
-    return (
-        "What left a site: the messages of the method, as positions or gradients, sent to its neighbours in each "
-        "round, and sums of its warm-up; no row. A message depends on the rows too: this is no privacy guarantee."
-    )
+        standardised = page.run.settings.get("sds")
+        units = "in the files, before it was standardised" if standardised else "passed to the model"
+        notes.append(f"{kind[:1].upper()}{kind[1:]}: median of exp(coefficient), one more unit of the column {units}.")
+    parts = [table(head, rows), bullets([*notes, *notes_of(page.run)])]
+    if page.worst is None:
+        return "\n".join(parts)
+    shown = ["mean", "sd", "5%", "95%"]
+    if page.worst[shown].equals(page.average[shown]):
+        return "\n".join([*parts, paragraph("All agents have the same draws.")])
+    own = [(name, line["agent"], *_cells(line)) for name, line in page.worst.iterrows()]
+    return "\n".join([*parts, "<h3>At the worst agent</h3>", table([head[0], "agent", *head[1:7]], own)])
 
 
 def notes_of(run: Run) -> tuple[str, ...]:
-    """Sentences beside the table of a run: rows left out, reference levels, units, and priors."""
+    """Notes for the table of a run: dropped rows, reference levels, units and priors."""
     sds, priors = run.settings.get("sds", {}), run.info.priors
     notes = list(run.info.notes)
     if sds:
@@ -265,41 +232,12 @@ def notes_of(run: Run) -> tuple[str, ...]:
     return (*notes, *(note for name, note in priors if not name))
 
 
-# --- numbers ---
-
-
-def _numbers(page: Page) -> str:
-    head = ["parameter", *(Cell(name, "number") for name in ("mean", "sd", "5%", "95%", "ESS", "R-hat"))]
-    rows = [(name, *_cells(line)) for name, line in page.average.iterrows()]
-    parts = [paragraph("Draws of the average over all agents, in the units that the model was given.")]
-    if notes := notes_of(page.run):
-        parts.append(bullets(notes))
-    parts.append(table(head, rows))
-    if page.worst is not None:
-        parts.append("<h3>At the worst agent</h3>")
-        own = [(name, line["agent"], *_cells(line)) for name, line in page.worst.iterrows()]
-        shown = ["mean", "sd", "5%", "95%"]
-        same = page.worst[shown].equals(page.average[shown])
-        parts.append(
-            paragraph("All agents have the same draws.") if same else table([head[0], "agent", *head[1:]], own)
-        )
-    ratio, found = page.run.info.ratio, found_or_why(page.run.ratios, "ratios")
-    parts.append(f"<h3>{escape(ratio[:1].upper() + ratio[1:] + 's' if ratio else 'Ratios')}</h3>")
-    if isinstance(found, str):
-        return "\n".join([*parts, paragraph(found)])
-    head = ["parameter", *(Cell(name, "number") for name in (ratio, "5%", "95%", "probability above 1"))]
-    rows = [
-        (name, *(number(f"{x:#.3g}") for x in numbers), number(f"{above:.3f}"))
-        for name, (*numbers, above) in zip(found.index, found.to_numpy().tolist(), strict=True)
-    ]
-    standardised = page.run.settings.get("sds")
-    units = "it was in the files, before it was standardised" if standardised else "the model was given it"
-    note = f"The {ratio} of one unit more of a column as {units}: median and 90% interval of exp(coefficient)."
-    return "\n".join([*parts, paragraph(note), table(head, rows)])
+def _headings(*names: str) -> list[Any]:
+    return [Cell(name, "number") for name in names]
 
 
 def _cells(line: Mapping[str, Any]) -> list[Cell]:
-    """A line's numbers with as many decimals as show two digits of the standard deviation."""
+    """Numbers of a row, with decimals for two digits of the standard deviation."""
     decimals = int(np.clip(1 - np.floor(np.log10(line["sd"])), 0, 8)) if line["sd"] > 0 else 3
     cells = [f"{line[name]:.{decimals}f}" for name in ("mean", "sd", "5%", "95%")]
     for name, form in (("ess", ",.0f"), ("rhat", ".3f")):
@@ -307,7 +245,7 @@ def _cells(line: Mapping[str, Any]) -> list[Cell]:
     return [number(cell) for cell in cells]
 
 
-# --- drawings ---
+# --- forest plot ---
 
 
 def _coefficients(page: Page) -> str:
@@ -327,10 +265,77 @@ def _coefficients(page: Page) -> str:
         made.append(figures.inline(draw, alt, 4.4, forest.EDGES + forest.LINE * len(names)))
     caption = "Mean, 50% interval (thick) and 90% interval (thin) of each parameter. The dashed line is 0."
     if len(groups) > 1:
-        caption += " Parameters of another size have an axis of their own."
+        caption += " Parameters of different magnitude have separate axes."
     if len(shown) < len(run.names):
         caption += f" The first {len(shown)} of {len(run.names)} parameters."
     return _figure(_grid(made), caption)
+
+
+# --- checks ---
+
+
+def _checks(page: Page) -> str:
+    certificate = page.run.certificate
+    if certificate is None:
+        return paragraph("No certificate: only sum-based methods, such as Importance() and ChEES(), have one.")
+    rows = [
+        (Cell(c.result, "holds" if c.holds else "fails"), c.name, number(c.number), Cell(c.limit, "short"), c.text)
+        for c in certificate.checks
+    ]
+    return table(["result", "check", Cell("value", "number"), "limit", "details"], rows)
+
+
+def _predictive(page: Page) -> str:
+    check = page.answers.check
+    if not isinstance(check, Histogram):
+        return paragraph(check)
+    alt = f"Posterior predictive check: responses in {len(check.labels)} bins, observed and drawn from the model"
+    drawing = figures.inline(lambda ax: _histogram(ax, check), alt, 4.8, 3.0)
+    left_out = check.of_sites - check.sites
+    far = outside(check)
+    if left_out:
+        # the remaining sites were selected by their observed counts, and replicated counts were not
+        verdict = (
+            "Sites are left out because of their observed counts, and counts drawn from the model are not selected in "
+            "this way. Counts outside of the model's range are therefore no evidence against the model."
+        )
+    elif far.size:
+        verdict = (
+            f"In {len(far)} of {len(check.labels)} bins ({', '.join(check.labels[i] for i in far)}) fewer than 2 of "
+            "100 draws from the model reach the observed count: the model does not explain it."
+        )
+    else:
+        verdict = "Every observed count is plausible under the model."
+    missing = f" {left_out} of {check.of_sites} sites have a bin below that floor and are left out." if left_out else ""
+    caption = (
+        f"{check.rows:,} rows of {check.sites} sites, summed over the sites. No site sends a count above 0 and below "
+        f"{check.floor}.{missing} {len(check.replicated)} draws."
+    )
+    return paragraph(verdict) + _figure(drawing, caption)
+
+
+def _prediction(page: Page) -> str:
+    loo, evidence = page.answers.loo, found_or_why(lambda: page.run.log_evidence, "evidence")
+    parts = [paragraph(loo)] if isinstance(loo, str) else [_loo(loo)]
+    if isinstance(evidence, str):
+        return "\n".join([*parts, paragraph(evidence)])
+    return "\n".join([*parts, paragraph(f"Log evidence: {evidence[0]:.2f}, standard error {evidence[1]:.2g}.")])
+
+
+def _loo(loo: Loo) -> str:
+    reliable = "all" if loo.bad == 0 else f"{loo.rows - loo.bad:,}"
+    rows = [
+        ("elpd (expected log predictive density)", number(f"{loo.elpd:.1f}"), number(f"{loo.se:.1f}")),
+        ("effective parameters", number(f"{loo.p:.1f}"), number("")),
+    ]
+    text = (
+        f"Leave-one-out cross-validation of {loo.rows:,} rows. Estimates are reliable for rows with a Pareto k of at "
+        f"most {loo.good_k:.2f}: {reliable} of the rows. The largest k is {loo.k:.2f}."
+    )
+    return table(["", *_headings("estimate", "standard error")], rows) + paragraph(text)
+
+
+# --- sites ---
 
 
 def _of_sites(page: Page) -> str:
@@ -349,12 +354,12 @@ def _of_sites(page: Page) -> str:
         made.append(figures.inline(draw, alt, 3.4, forest.EDGES + 1.7 * forest.LINE * len(drawn.names)))
     more = len(found.names) - len(drawn.names)
     caption = (
-        "Circles, red: the posterior of one site's data alone, near that of all: a mode elsewhere is not looked for. "
-        "Squares, blue: that of all data without the site. Grey: "
-        "all together. Mean and 90% interval." + (f" {more} more sites are not drawn." if more else "")
+        "Red circles: posterior of one site's data alone, searched near the posterior of all data. Blue squares: "
+        "posterior of all data without the site. Grey: posterior of all data. Mean and 90% interval."
+        + (f" {more} more sites have no plot." if more else "")
     )
     if len(chosen) < len(names):
-        caption += f" The {len(chosen)} of {len(names)} parameters that most depend on a site."
+        caption += f" The {len(chosen)} of {len(names)} parameters that depend most on a site."
     parts = [_figure(_grid(made), caption)]
     parts += _not_known(found.names, found.alone, "alone")
     parts += _not_known(found.names, found.without, "left out")
@@ -362,7 +367,7 @@ def _of_sites(page: Page) -> str:
 
 
 def _dependent(page: Page, found: BySite) -> list[int]:
-    """The parameters that are drawn site by site: those that a site's data moves most, in their order."""
+    """The parameters that depend most on the data of one site, in ascending order."""
     mean, sd = (page.average[name].to_numpy(dtype=float) for name in ("mean", "sd"))
     moved = np.zeros(len(mean))
     for own in zip(found.without, found.alone, strict=True):
@@ -373,121 +378,58 @@ def _dependent(page: Page, found: BySite) -> list[int]:
 
 
 def _not_known(names: Sequence[str], found: Sequence[Points | str], what: str) -> list[str]:
-    """Why some intervals are not known; a sentence of all where it is the same for all."""
+    """Reasons for unknown intervals, merged if all sites have the same reason."""
     reasons = {name: why for name, why in zip(names, found, strict=True) if isinstance(why, str)}
     if not reasons:
         return []
     if len(reasons) == len(found) and len(set(reasons.values())) == 1:
         return [paragraph(f"Each site {what}: not known. {next(iter(reasons.values()))}")]
     listed = [f"{name}: {why}" for name, why in reasons.items()]
-    return [paragraph(f"Sites {what} whose interval is not known:"), bullets(listed)]
+    return [paragraph(f"Sites {what} with an unknown interval:"), bullets(listed)]
+
+
+# --- draws ---
 
 
 def _densities(page: Page) -> str:
-    caption = "A line for each chain. Grey: the 90% interval."
+    caption = "One line per chain. Grey: 90% interval."
     return _panels(page, drawings.density, "Density of the draws of", caption)
 
 
 def _chains(page: Page) -> str:
     if page.run.points is not None:
-        return paragraph("No traces: points were drawn one by one, and have no order. Their weights are below.")
+        return paragraph("No traces: importance sampling draws independent points. See the weights.")
     step = drawings.thinned(page.draws.shape[1])
-    caption = "The draws of each chain in their order" + (f", one of {step}." if step > 1 else ".")
+    caption = "Draws of each chain in order" + (f", every {step}th draw." if step > 1 else ".")
     return _panels(page, drawings.trace, "Trace of", caption)
 
 
 def _ranks(page: Page) -> str:
     if page.draws.shape[0] < 2:
-        return paragraph("No ranks: a single chain has none to be compared with.")
+        return paragraph("No rank plots: they need two chains or more.")
     caption = (
-        "How the ranks of each chain's draws among all are spread: even where chains agree. Grey: where 19 of 20 "
-        "counts of independent draws are; draws that depend on one another stray further."
+        "Histogram of the ranks of each chain's draws among all draws, uniform if the chains agree. Grey: 95% of the "
+        "counts of independent draws. Counts of autocorrelated draws vary more."
     )
     return _panels(page, drawings.ranks, "Ranks of the draws by chain of", caption)
 
 
 def _weights(page: Page) -> str:
     if page.run.points is None:
-        method = str(page.run.settings.get("method", "the method")).partition("(")[0]
-        return paragraph(f"No weights: {method} draws without them.")
+        return paragraph(f"No weights: {page.method} draws without weights.")
     weight = page.run.points.weight
     alt = f"Weights of {weight.size} points from the largest to the smallest"
     drawing = figures.inline(lambda ax: drawings.weights(ax, weight), alt, 4.0, 2.4)
-    worth = weight.sum() ** 2 / np.square(weight).sum()
+    effective = weight.sum() ** 2 / np.square(weight).sum()
     caption = (
-        f"{weight.size:,} weighted points, worth {worth:,.0f} independent draws. The heaviest carries "
-        f"{weight.max() / weight.sum():.2%} of all; the dashed line is the mean."
+        f"{weight.size:,} weighted points, {effective:,.0f} effective draws. The heaviest point has "
+        f"{weight.max() / weight.sum():.2%} of the total weight. The dashed line is the mean weight."
     )
     return _figure(drawing, caption)
 
 
-def _check(page: Page) -> str:
-    check = page.answers.check
-    if not isinstance(check, Histogram):
-        return paragraph(check)
-    alt = f"Posterior predictive check: responses in {len(check.labels)} bins, observed and drawn from the model"
-    drawing = figures.inline(lambda ax: _histogram(ax, check), alt, 4.8, 2.8)
-    left_out = check.of_sites - check.sites
-    far = outside(check)
-    if left_out:
-        # the others are those whose counts happened to be large enough: draws from the model were not chosen so
-        verdict = (
-            "Sites are left out by what they observed, and draws of the model are not: that some counts lie outside of "
-            "the draws says nothing of the model here."
-        )
-    elif far.size:
-        verdict = (
-            f"In {len(far)} of {len(check.labels)} bins ({', '.join(check.labels[i] for i in far)}) the count is one "
-            "that fewer than 2 of 100 draws from the model reach: the model does not explain it."
-        )
-    else:
-        verdict = "Every count is one that the model makes itself."
-    missing = f" {left_out} of {check.of_sites} sites have a bin below that floor and are left out." if left_out else ""
-    caption = (
-        f"{check.rows:,} rows of {check.sites} sites, summed over them; no site returns a count above 0 and below "
-        f"{check.floor}.{missing} {len(check.replicated)} draws."
-    )
-    return paragraph(verdict) + _figure(drawing, caption)
-
-
-def _prediction(page: Page) -> str:
-    loo, evidence = page.answers.loo, found_or_why(lambda: page.run.log_evidence, "evidence")
-    if isinstance(loo, str):
-        parts = [paragraph(loo)]
-    else:
-        sound = "all rows" if loo.bad == 0 else f"{loo.rows - loo.bad:,} of them"
-        parts = [
-            paragraph(
-                f"Leave-one-out: elpd {loo.elpd:.1f}, standard error {loo.se:.1f}; {loo.p:.1f} effective parameters; "
-                f"of {loo.rows:,} rows. {sound[:1].upper()}{sound[1:]} have a Pareto k of at most {loo.good_k:.2f}, up "
-                f"to which the figure can be relied on; the largest is {loo.k:.2f}."
-            )
-        ]
-    if isinstance(evidence, str):
-        return "\n".join([*parts, paragraph(evidence)])
-    return "\n".join([*parts, paragraph(f"Log evidence: {evidence[0]:.2f}, standard error {evidence[1]:.2g}.")])
-
-
-def _cost(page: Page) -> str:
-    traffic, sent = page.run.traffic, page.bytes_sent
-    facts = [
-        ("seconds, compilation included", f"{page.run.seconds:.1f}"),
-        ("rounds", f"{traffic.rounds:,}" if traffic.rounds else ""),
-        ("sums over all sites", f"{traffic.sums:,}" if traffic.sums else ""),
-        ("exchanges, one after another", f"{traffic.exchanges:,}"),
-        ("sent by the busiest site", human_bytes(int(sent.max(initial=0)))),
-        ("sent by all sites", human_bytes(int(sent.sum()))),
-    ]
-    return table(["", ""], [(name, number(value)) for name, value in facts if value])
-
-
-def _words(page: Page) -> str:
-    listed = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" for word, meaning in _WORDS)
-    return f"<dl>{listed}</dl>{paragraph(f'Made by accord {__version__}.', 'soft')}"
-
-
 def _panels(page: Page, draw: Callable[[Any, np.ndarray], None], what: str, caption: str) -> str:
-    """A small drawing for each parameter that is drawn."""
+    """Small plots, one per selected parameter."""
     made = []
     for d in _drawn(page):
 
@@ -501,7 +443,7 @@ def _panels(page: Page, draw: Callable[[Any, np.ndarray], None], what: str, capt
 
 
 def _drawn(page: Page) -> list[int]:
-    """The parameters that are drawn one by one, in their order."""
+    """The parameters with small plots, in ascending order."""
     if len(page.run.names) <= _MOST:
         return list(range(len(page.run.names)))
     ess = np.nan_to_num(page.average["ess"].to_numpy(dtype=float), nan=0.0)
@@ -521,39 +463,115 @@ def _figure(drawing: str, caption: str) -> str:
     return f"<figure>{drawing}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
-_PARTS: tuple[tuple[str, str, Callable[[Page], str]], ...] = (
-    ("Can it be relied on?", "verdict", _verdict),
-    ("What was asked, and of whom", "asked", _asked),
-    ("The parameters", "numbers", _numbers),
+# --- model, data and cost ---
+
+
+def _model(page: Page) -> str:
+    info, settings = page.run.info, page.run.settings
+    chosen = f". Chosen: {settings['chosen']}" if settings.get("chosen") else ""
+    network = str(settings.get("network", "")).strip("<>")
+    facts = [("model", info.model), ("formula", info.formula)]
+    facts += [("method", f"{settings.get('method', 'not known')}{chosen}"), ("network", network)]
+    facts += [(n, str(value)) for n, value in settings.items() if n not in _ELSEWHERE and value is not False]
+    parts = [table(["", ""], [(Cell(name), value) for name, value in facts if value])]
+    if info.priors:
+        parts += ["<h3>Priors</h3>", table(["parameter", "prior"], info.priors)]
+    else:
+        parts.append(paragraph("Formula and priors are unknown: the model is a Python function."))
+    parts += ["<h3>Sites and their messages</h3>", _sites(page)]
+    if info.edges is not None and len(page.sites) > 1:
+        edges = np.array(info.edges, dtype=np.int64).reshape(-1, 2)
+        parts.append(_figure(svg(edges, page.sites), "The network: lines connect sites that exchange messages."))
+    return "\n".join(parts)
+
+
+def _sites(page: Page) -> str:
+    count, known = len(page.sites), page.run.info.rows
+    counts = [f"{rows:,}" for rows in known] if len(known) == count else ["not known"] * count
+    lines = list(zip(page.sites, counts, page.bytes_sent.tolist(), page.rows_read.tolist(), strict=True))
+    if len(known) == count:
+        lines.append(("together", f"{sum(known):,}", int(page.bytes_sent.sum()), int(page.rows_read.sum())))
+    cells = [(name, number(rows), number(human_bytes(sent)), number(f"{read:,}")) for name, rows, sent, read in lines]
+    parts = [table(["site", *_headings("rows", "sent", "rows read")], cells), paragraph(_messages(page.run))]
+    if page.answers.requests:
+        parts.append(paragraph("For this report the sites sent more messages, which the table does not count:"))
+        parts.append(bullets(page.answers.requests))
+    return "\n".join(parts)
+
+
+def _messages(run: Run) -> str:
+    """Sentences about the content of the messages."""
+    end = "It sent no row. This is no privacy guarantee, as the messages are functions of the rows."
+    if run.certificate is not None:
+        masked = (
+            "Masks hid the numbers of a single site, so only their sum was visible."
+            if run.settings.get("masks")
+            else "Agents that forward partial sums, and a hub, see the numbers of sites below. masks=True hides them."
+        )
+        return (
+            "Each site sent values, slopes and curvatures of its log likelihood at common points, to be summed over "
+            f"the sites. {masked} {end}"
+        )
+    if "network" not in run.settings:
+        return f"Each site sent the draws of its own data's posterior, or a summary of them, once. {end}"
+    return (
+        "In each round, each site sent the method's messages, such as positions or gradients, to its neighbours. "
+        f"A warm-up also summed numbers over the sites. {end}"
+    )
+
+
+def _cost(page: Page) -> str:
+    traffic, sent = page.run.traffic, page.bytes_sent
+    facts = [
+        ("seconds, including compilation", f"{page.run.seconds:.1f}"),
+        ("rounds", f"{traffic.rounds:,}" if traffic.rounds else ""),
+        ("sums over all sites", f"{traffic.sums:,}" if traffic.sums else ""),
+        ("successive exchanges", f"{traffic.exchanges:,}"),
+        ("sent by the busiest site", human_bytes(int(sent.max(initial=0)))),
+        ("sent by all sites", human_bytes(int(sent.sum()))),
+    ]
+    return table(["", ""], [(name, number(value)) for name, value in facts if value])
+
+
+def _glossary(page: Page) -> str:
+    listed = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" for word, meaning in _GLOSSARY)
+    return f"<dl>{listed}</dl>{paragraph(f'Made by accord {__version__}.', 'soft')}"
+
+
+_SECTIONS: tuple[tuple[str, str, Callable[[Page], str]], ...] = (
+    ("Verdict", "verdict", _verdict),
+    ("Posterior", "posterior", _posterior),
     ("Forest plot", "forest", _coefficients),
+    ("Checks", "checks", _checks),
+    ("Posterior predictive check", "predictive", _predictive),
+    ("Leave-one-out and evidence", "prediction", _prediction),
     ("Site by site", "sites", _of_sites),
     ("Densities", "densities", _densities),
     ("Traces", "traces", _chains),
-    ("Ranks", "ranks", _ranks),
-    ("Weights", "weights", _weights),
-    ("Does the model make such data?", "check", _check),
-    ("Prediction and evidence", "prediction", _prediction),
-    ("Traffic and time", "cost", _cost),
-    ("Words", "words", _words),
+    ("Rank plots", "ranks", _ranks),
+    ("Importance weights", "weights", _weights),
+    ("Model, method and sites", "model", _model),
+    ("Communication and time", "cost", _cost),
+    ("Glossary", "glossary", _glossary),
 )
 
 
 def _histogram(ax: Any, check: Histogram) -> None:
-    """Observed rows in each bin, and what the model's own responses make of them: the median and nine of ten draws."""
+    """Observed rows in each bin, with median and 90% interval of the replicated rows."""
     place = np.arange(len(check.labels))
     low, middle, high = np.quantile(check.replicated, [0.05, 0.5, 0.95], axis=0)
     ax.bar(place, check.observed, width=0.8, color=COLORS["sky"], alpha=0.55, label="observed")
-    ax.vlines(place, low, high, color=INK, linewidth=1.5, label="model, 9 of 10")
+    ax.vlines(place, low, high, color=INK, linewidth=1.5, label="model, 90%")
     ax.plot(place, middle, "o", color=INK, markeredgecolor=INK, markersize=3.5, label="model, median")
     crowded = len(place) > 6
     turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
     ax.set_xticks(place, check.labels, parse_math=False, **turned)
-    ax.set_ylabel("rows")
+    ax.set(xlabel="response", ylabel="rows")
     ax.grid(False, axis="x")
-    # over all bars
+    # legend above the bars
     ax.set_ylim(0.0, 1.1 * max(check.observed.max(), high.max(), 1.0))
     handles, labels = ax.get_legend_handles_labels()
-    # the data first
+    # observed first
     order = sorted(range(len(labels)), key=lambda i: labels[i] != "observed")
     ax.legend(
         [handles[i] for i in order],
@@ -566,6 +584,6 @@ def _histogram(ax: Any, check: Histogram) -> None:
 
 
 def outside(check: Histogram) -> np.ndarray:
-    """Bins whose observed count is outside what 98 of 100 replicated ones are in."""
+    """Bins with an observed count outside the central 98% of the replicated counts."""
     low, high = np.quantile(check.replicated, [0.01, 0.99], axis=0)
     return np.flatnonzero((check.observed < low) | (check.observed > high))

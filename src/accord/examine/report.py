@@ -1,4 +1,4 @@
-"""`accord.report`: writes the page of a run, for which the agents may be asked once more."""
+"""`accord.report`: writes the HTML report of a run, for which agents may be queried."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .page import Answers, Page, html
 from .predictive import Histogram, check_of
 from .sites import BySite, by_site, found_or_why, names_of_sites, why_none
 
-_NOT_ASKED = "No agent was asked for this page: it was made without the posterior and the network."
+_NOT_QUERIED = "Not computed: this report was made without the posterior and the network, so no agent was queried."
 
 
 def report(
@@ -30,34 +30,33 @@ def report(
     sites: Sequence[str] | None = None,
     engine: str | Builder = "local",
 ) -> Path:
-    """Write a page that says what was asked, what was found and whether it can be relied on; see docs/report.md.
+    """Write an HTML report of a run: verdict, posterior, plots, checks, model and cost; see docs/report.md.
 
-    It is one file that loads nothing from anywhere.
+    The report is one file that loads nothing from other files or the network.
 
     Parameters
     ----------
     run
-        A run, which may come from a file.
+        A run, also one from a file.
     path
-        The file, which is replaced where it is there.
+        Path of the report. An existing file is replaced.
     post, network
-        The posterior and the network that the run was sampled with. With both, the agents are asked for more parts of
-        the page: each site alone and left out, a predictive check, leave-one-out figures. None leaves
-        these parts out.
+        The posterior and the network of the run. With both, agents are queried for more sections: each site alone and
+        left out, a posterior predictive check, leave-one-out cross-validation. None leaves these sections out.
     sites
-        Names of all agents, to name them by; None: those that the run knows, or their numbers.
+        Names of all agents; None: the names that the run knows, else numbers.
     engine
-        What places the data, as in `accord.sample`.
+        Engine that places the data, as in `accord.sample`.
 
     Returns
     -------
     Path
-        Of the file.
+        Path of the report.
 
     Raises
     ------
     ValueError
-        The run is of another posterior or network, only one of these is given, or sites or path are no names.
+        The run is of another posterior or network, only one of them is given, or `sites` or `path` is invalid.
     ImportError
         Matplotlib is not installed.
     OSError
@@ -65,12 +64,12 @@ def report(
     """
     figures.require()
     if not str(path):
-        raise ValueError("the path of the page is empty: name a file, such as study.html")
+        raise ValueError("the path of the report is empty: name a file, such as study.html")
     if (post is None) != (network is None):
-        raise ValueError("a page for which agents are asked needs the posterior and the network: give both, or none")
+        raise ValueError("a report that queries agents needs the posterior and the network: pass both or neither")
     names = names_of_sites(run, sites)
     if post is None or network is None:
-        answers = Answers(_NOT_ASKED, _NOT_ASKED, _NOT_ASKED)
+        answers = Answers(_NOT_QUERIED, _NOT_QUERIED, _NOT_QUERIED)
     else:
         answers = _answers(run, post, network, names, engine)
     write_whole(Path(path), html(Page(run, names, answers)).encode())
@@ -78,32 +77,32 @@ def report(
 
 
 def _answers(run: Run, post: Posterior, network: Network, names: tuple[str, ...], engine: str | Builder) -> Answers:
-    """The agents' answers, and what they were asked for."""
+    """Query the agents for all sections that need them."""
     with kept_running(engine) as builder:
         with agents_of(run, post, network, builder) as agents:
-            of_sites, asked = _of_sites(run, agents, names)
+            of_sites, requests = _of_sites(run, agents, names)
             check = found_or_why(lambda: check_of(run, agents), "posterior predictive check")
-        left_out = found_or_why(lambda: loo(run, post, network, engine=builder), "leave-one-out figures")
+        left_out = found_or_why(lambda: loo(run, post, network, engine=builder), "leave-one-out cross-validation")
     if run.points is not None:
-        asked = ("one sum of log densities at three points of the run, to see that the posterior is the run's", *asked)
+        requests = ("one sum of log densities at three points of the run, to verify the posterior", *requests)
     if isinstance(check, Histogram):
-        asked += ("whole histograms of responses, summed over the sites, under the floors that the caption names",)
+        requests += ("histograms of responses, summed over the sites, without small counts as the caption explains",)
     if isinstance(left_out, Loo):
-        asked += ("six sums over their rows, each left out in turn",)
-    return Answers(of_sites, check, left_out, asked)
+        requests += ("six sums over rows for leave-one-out cross-validation, summed over the sites",)
+    return Answers(of_sites, check, left_out, requests)
 
 
 def _of_sites(run: Run, agents: Agents, names: tuple[str, ...]) -> tuple[BySite | str, tuple[str, ...]]:
-    """The posteriors by site, and what each site was asked for."""
+    """The posteriors by site, and sentences about the messages of the sites."""
     if len(names) < 2:
-        return "No sites to compare: there is one.", ()
+        return "No sites to compare: the run has one site.", ()
     if agents.masks:
         return MASKED + ".", ()
     found = by_site(run, agents, names)
-    kinds = {"about its own posterior": found.alone, "of the run": found.without}
-    asked = tuple(
-        f"the log likelihood of each site's rows at points {of}, not summed over sites"
+    kinds = {"near its own posterior": found.alone, "of the run": found.without}
+    requests = tuple(
+        f"each site's own log likelihood at points {of}, not summed with other sites"
         for of, own in kinds.items()
         if any(isinstance(one, Points) for one in own)
     )
-    return why_none(found) or found, asked
+    return why_none(found) or found, requests

@@ -1,4 +1,4 @@
-"""Other posteriors from a run's weighted points: without one agent's data, or with more data; nothing is sampled."""
+"""Posteriors without one agent's data, or with more data, by reweighting a run's points. Nothing is sampled."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ from ..results.unconstrained import for_all
 from ..samplers.engine import Builder
 from .agents import Agents, agents_of
 
-# Largest Pareto k of weights that one may rely on, above which they have no error bars, and the fewest effective draws:
-# means are then within some .05 standard deviations.
-LARGEST_K, FEWEST = 0.5, 400.0
-# Points that the optimum of new rows is looked for from, and how far the log density there may be above all points'.
-_STARTS, _ABOVE = 8, 3.0
+# Largest Pareto k of reliable weights. Above it, the weights have infinite variance.
+LARGEST_K = 0.5
+# Smallest number of effective draws. Means are then accurate to about 0.05 standard deviations.
+FEWEST = 400.0
+# Number of points from which the optimum of new rows is searched.
+_STARTS = 8
+# Largest excess of the log density at an optimum over the largest log density of a point.
+_ABOVE = 3.0
 
 
 class LeftOut(NamedTuple):
@@ -39,15 +42,15 @@ class LeftOut(NamedTuple):
     Parameters
     ----------
     agent
-        Whose.
+        Number of the agent.
     points
-        The run's points, with the weights that they have for it: its `mean`, `weight` and evidence.
+        The run's points, weighted for the posterior without the agent.
     pull
-        How far the agent's data moves each mean, in standard deviations of the posterior of all data, shape (dim,).
+        Shift of each mean by the agent's data, in standard deviations of the posterior of all data, shape (dim,).
     log_predictive
-        The log of the density of the agent's data given that of all others.
+        Log density of the agent's data given the data of all other agents.
     k
-        Pareto k of the new weights over the old.
+        Pareto k of the new weights.
     """
 
     agent: int
@@ -73,16 +76,16 @@ class LeftOut(NamedTuple):
 
 
 def leave_out(run: Run, post: Posterior, network: Network, agent: int, *, engine: str | Builder = "local") -> LeftOut:
-    """The posterior without the data of one agent, from the points of a run: nothing is sampled.
+    """The posterior without the data of one agent, by reweighting the points of a run. Nothing is sampled.
 
     The agent returns the log likelihood of its rows at the points.
 
     Parameters
     ----------
     run, post, network, engine
-        As in `accord.loo`; a run with weighted points.
+        As in `accord.loo`. The run must have weighted points.
     agent
-        The agent's number.
+        Number of the agent.
 
     Raises
     ------
@@ -90,33 +93,33 @@ def leave_out(run: Run, post: Posterior, network: Network, agent: int, *, engine
         The method has no weights, there is no such agent, the sums of the run are masked, or the run is of another
         posterior or network.
     ArithmeticError
-        The weights are not certified, or that data changes the posterior too much for them.
+        The weights are not certified, or the agent's data changes the posterior too much for reweighting.
     """
     points = run.weighted("leave_out")
     whole_number("agent", agent, 0, run.traffic.bytes_sent.size - 1)
     with agents_of(run, post, network, engine, single=True) as agents:
         placed, positions = agents.placed, points.positions
         if placed.reads_in_chunks:
-            # no row of another agent is read
+            # read no rows of other agents
             found = placed.alone(agent).each(log_likelihood_at, positions)[0]
         else:
-            # the others answer zeros
-            asked = (np.arange(placed.num_agents) == agent).astype(float)
-            found = placed.each(log_likelihood_at, positions, own=(asked,))[agent]
+            # other agents return zeros
+            selected = (np.arange(placed.num_agents) == agent).astype(float)
+            found = placed.each(log_likelihood_at, positions, own=(selected,))[agent]
     return without(points, np.asarray(found), agent)
 
 
 def leave_each_out(
     run: Run, post: Posterior, network: Network, *, engine: str | Builder = "local"
 ) -> tuple[LeftOut | str, ...]:
-    """`leave_out` of every agent in one question; a sentence says why in place of a posterior that is not known."""
+    """`leave_out` for every agent in one query. A sentence with the reason replaces an unreliable posterior."""
     run.weighted("leave_each_out")
     with agents_of(run, post, network, engine, single=True) as agents:
         return each_left_out(run, agents)
 
 
 def each_left_out(run: Run, agents: Agents) -> tuple[LeftOut | str, ...]:
-    """`leave_each_out`, of agents whose sums are not masked."""
+    """`leave_each_out`, for agents without masked sums."""
     points = run.weighted("leave_each_out")
     log_likelihoods = np.asarray(agents.placed.each(log_likelihood_at, points.positions))
     found: list[LeftOut | str] = []
@@ -131,28 +134,28 @@ def each_left_out(run: Run, agents: Agents) -> tuple[LeftOut | str, ...]:
 def update(
     run: Run, post: Posterior, network: Network, rows: Mapping[int, Any], *, engine: str | Builder = "local"
 ) -> Run:
-    """The run on more data, from the points of a run: nothing is sampled, and the agents answer one sum.
+    """The run with more data, by reweighting the points of a run. Nothing is sampled, and one sum is needed.
 
     Parameters
     ----------
     run, post, network, engine
-        As in `accord.loo`; a run with weighted points.
+        As in `accord.loo`. The run must have weighted points.
     rows
-        New rows of some agents, by their numbers: shards as `Posterior` takes them, in addition to those before.
+        Additional rows by number of the agent, as shards of a `Posterior`.
 
     Returns
     -------
     Run
-        Its `certificate` has what was checked; its traffic is that of the run before. Questions about it, a further
-        update among them, need the posterior of all rows.
+        The updated run with a new `certificate`. Its traffic is the traffic of `run`. Functions that query the agents
+        about it, such as a further `update`, need the posterior of all rows.
 
     Raises
     ------
     ValueError
-        The method has no weights, there is no such agent, its rows are not what the model takes, or the run is of
-        another posterior or network.
+        The method has no weights, there is no such agent, the rows do not fit the model, or the run is of another
+        posterior or network.
     ArithmeticError
-        The weights are not certified, or the new data changes the posterior too much for them.
+        The weights are not certified, or the new data changes the posterior too much for reweighting.
     """
     points, last = run.weighted("update"), run.traffic.bytes_sent.size - 1
     new = {whole_number("agent", agent, 0, last): own for agent, own in rows.items()}
@@ -175,31 +178,31 @@ def update(
         points=found,
         certificate=certificate,
         info=replace(run.info, rows=counts),
-        # latents that agents have kept are of the draws before
+        # latents stored at the agents belong to the old draws
         settings={name: value for name, value in run.settings.items() if name != "local"},
     )
 
 
 def without(points: Points, log_likelihood: np.ndarray, agent: int) -> LeftOut:
-    """The posterior without the data of an agent whose log likelihood at the points, (point,), is known."""
+    """The posterior without the data of an agent, given the agent's log likelihood at the points, (point,)."""
     left = points.reweighted(-log_likelihood)
-    k = reliable(left, f"leaving out agent {agent}", f"sample the posterior of the others without agent {agent}")
+    k = reliable(left, f"leaving out agent {agent}", f"sample the posterior of all agents without agent {agent}")
     pull = (points.mean - left.mean) / points.sd
     return LeftOut(agent, left, pull, points.log_evidence[0] - left.log_evidence[0], k)
 
 
 def _updated(points: Points, agents: Agents, added: list[Posterior]) -> tuple[Points, Certificate]:
-    """The points for more data, and what was checked.
+    """The points reweighted for more data, and their certificate.
 
     Raises
     ------
     ArithmeticError
-        The points are too few where the new posterior is, or it has a place that they do not reach.
+        The weights are unreliable, or the new posterior has a mode without points.
     """
     found = points.reweighted(_log_likelihood(added, points.positions))
-    remedy = "sample the posterior of all data anew"
+    remedy = "sample the posterior of all data again"
     k = reliable(found, "the new data", remedy)
-    # weights know of the points only: new rows may have made another mode
+    # weights reveal no mode without points, which the new rows may have created
     heaviest = points.positions[np.argsort(-found.weight, kind="stable")[:_STARTS]]
     middle = points.weight @ points.positions / points.weight.size
     optima = _optima(added, np.concatenate([heaviest, middle[None]]))
@@ -207,23 +210,23 @@ def _updated(points: Points, agents: Agents, added: list[Posterior]) -> tuple[Po
     above = float(there.max() - found.log_density.max())
     if above > _ABOVE:
         raise ArithmeticError(
-            "the new data has a mode that no point of this run is near: the posterior's density there is "
-            f"exp({above:.3g}) times that at any point; {remedy}"
+            "the new data has a mode far from all points of this run: the posterior density there is "
+            f"exp({above:.3g}) times the density at any point; {remedy}"
         )
     checks = (
         Check("weights", k, LARGEST_K, True, f"Pareto k of the weights after the update is {k:.2f}"),
         Check("effective draws", found.effective, FEWEST, True, f"{found.effective:.0f} effective draws are left"),
-        Check("new modes", above, _ABOVE, True, "none at the optimum of the new rows; nothing else was looked for"),
+        Check("new modes", above, _ABOVE, True, "no new mode at the optimum of the new rows; no other search was made"),
     )
     return found, Certificate(checks)
 
 
 def _as_posteriors(agents: Agents, rows: dict[int, Any]) -> list[Posterior]:
-    """Each agent's new rows as a posterior of one agent; what is wrong with them is named."""
+    """Each agent's new rows as a posterior of one agent; `ValueError` if the rows do not fit the model."""
     if rows and not agents.placed.splits:
         raise ValueError(
-            "new rows cannot be added where an agent's log likelihood is no sum over rows, as with latents of a "
-            "site or a scalar log likelihood: sample the posterior of all data anew"
+            "new rows need a log likelihood that is a sum over rows, without latents of a site and not a scalar: "
+            "sample the posterior of all data again"
         )
     made = []
     for agent, own in rows.items():
@@ -233,14 +236,14 @@ def _as_posteriors(agents: Agents, rows: dict[int, Any]) -> list[Posterior]:
             raise ValueError(str(error).replace("agent 0", f"agent {agent}")) from error
         except (KeyError, TypeError) as error:
             raise ValueError(
-                f"the new rows of agent {agent} are not built as the posterior's shards are: "
+                f"the new rows of agent {agent} differ in structure from the posterior's shards: "
                 f"{type(error).__name__}: {error}"
             ) from error
     return made
 
 
 def _log_likelihood(added: list[Posterior], positions: np.ndarray) -> np.ndarray:
-    """The sum of the log likelihoods of new rows at positions (point, dim); (point,)."""
+    """Log likelihood of all new rows at positions (point, dim), shape (point,)."""
     found = np.zeros(len(positions))
     for post in added:
         found += post.each(log_likelihood_at, positions)[0]
@@ -248,23 +251,23 @@ def _log_likelihood(added: list[Posterior], positions: np.ndarray) -> np.ndarray
 
 
 def _optima(added: list[Posterior], starts: np.ndarray) -> np.ndarray:
-    """Where the log likelihood of new rows is largest near some positions, (start, dim)."""
+    """Local maxima of the log likelihood of new rows near some positions, (start, dim)."""
 
-    def falling(x: np.ndarray) -> tuple[float, np.ndarray]:
-        found = [post.each(_falling, x)[0] for post in added]
+    def negated(x: np.ndarray) -> tuple[float, np.ndarray]:
+        found = [post.each(_negated, x)[0] for post in added]
         numbers = np.sum(found, axis=0) if found else np.zeros(1 + x.size)
         return float(numbers[0]), numbers[1:]
 
-    return np.stack([scipy.optimize.minimize(falling, x, jac=True, method="L-BFGS-B").x for x in starts])
+    return np.stack([scipy.optimize.minimize(negated, x, jac=True, method="L-BFGS-B").x for x in starts])
 
 
 def reliable(points: Points, what: str, remedy: str) -> float:
-    """The Pareto k of weights.
+    """Pareto k of the weights.
 
     Raises
     ------
     ArithmeticError
-        It is too large to rely on them.
+        k is too large or the effective draws are too few.
     """
     k = pareto(points.log_weight)
     if not (k <= LARGEST_K and points.effective >= FEWEST):
@@ -276,24 +279,24 @@ def reliable(points: Points, what: str, remedy: str) -> float:
 
 
 def shortfall(k: float, effective: float) -> str:
-    """Pareto k and the effective draws beside their limits, rounded so that none looks better than it is."""
+    """Pareto k and the effective draws with their limits, rounded towards the worse."""
     return (
-        f"Pareto k is {np.ceil(1000 * k) / 1000:.3f} and {np.floor(effective):.0f} effective draws are left, where at "
-        f"most {LARGEST_K} and at least {FEWEST:.0f} are needed"
+        f"Pareto k is {np.ceil(1000 * k) / 1000:.3f} (at most {LARGEST_K} allowed) and {np.floor(effective):.0f} "
+        f"effective draws are left (at least {FEWEST:.0f} needed)"
     )
 
 
-def _falling(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
-    """Minus the log likelihood of an agent's rows, and its gradient."""
+def _negated(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
+    """Negative log likelihood of an agent's rows, and its gradient."""
     value, gradient = jax.value_and_grad(lambda x: -potential.shard_log_likelihood(shard, x))(x)
     return jnp.concatenate([value[None], gradient])
 
 
 @of_rows
 def log_likelihood_at(
-    potential: Potential, shard: Shard, positions: Float[Array, "point dim"], asked: Float[Array, ""] | float = 1.0
+    potential: Potential, shard: Shard, positions: Float[Array, "point dim"], selected: Float[Array, ""] | float = 1.0
 ) -> Float[Array, " point"]:
-    """An agent's log likelihood at positions; zeros where `asked` is 0."""
-    return asked * jax.lax.map(
+    """An agent's log likelihood at positions; zeros if `selected` is 0."""
+    return selected * jax.lax.map(
         partial(potential.shard_log_likelihood, shard), positions, batch_size=min(len(positions), 64)
     )

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def log_likelihood(run: Run, post: Posterior, network: Network, *, engine: str | Builder = "local") -> xr.Dataset:
-    """The log likelihood of each row at each draw of the average: a group of the tree that ArviZ reads.
+    """The log likelihood of each row at each draw of the average, as a group of ArviZ's tree.
 
-    For studies whose rows are all in this process: `tree = run.to_datatree()`, and then
-    `tree["log_likelihood"] = accord.log_likelihood(run, post, network)` for `arviz.loo(tree)`.
+    All rows must be in this process. For `arviz.loo(tree)`, set `tree = run.to_datatree()` and
+    `tree["log_likelihood"] = accord.log_likelihood(run, post, network)`.
 
     Parameters
     ----------
@@ -34,29 +34,29 @@ def log_likelihood(run: Run, post: Posterior, network: Network, *, engine: str |
     Returns
     -------
     xarray.Dataset
-        Its variable `rows` has (chain, draw, row), and a coordinate `agent` names the agent of each row.
+        A dataset with the variable `rows`, (chain, draw, row). Its coordinate `agent` is the agent of each row.
 
     Raises
     ------
     ValueError
-        Rows lie in other processes, enter together or share latents, the sums of the run are masked, or the run is of
-        another posterior or network.
+        Rows are in other processes, have no separate log likelihoods or share latents, the sums of the run are
+        masked, or the run is of another posterior or network.
     """
     import xarray as xr
 
     if post.has_latents:
-        raise ValueError("rows have no log likelihoods of their own: rows share latents")
+        raise ValueError("rows have no separate log likelihoods: they share latents")
     draws = run.moved.average.astype(np.float64)
     chains, count, dim = draws.shape
     with agents_of(run, post, network, engine, single=True) as agents:
         placed = agents.placed
         if placed.is_held_elsewhere or len(placed.held) < placed.num_agents:
-            raise ValueError("log likelihoods of rows need all rows in this process, and some are in others")
+            raise ValueError("log_likelihood needs all rows in this process, and some are in other processes")
         if not placed.splits:
-            raise ValueError("rows have no log likelihoods of their own: the rows of an agent enter together")
+            raise ValueError("rows have no separate log likelihoods: log_likelihood returns one number per shard")
         rows = int(placed.sizes.sum())
         what = f"log likelihoods of {rows:,} rows at {chains * count:,} draws"
-        require_room(what, 16.0 * rows * chains * count, "draw fewer, or ask accord.loo, which holds a few at a time")
+        require_room(what, 16.0 * rows * chains * count, "draw fewer, or use accord.loo, which needs less memory")
         found = [
             np.asarray(placed.alone(agent).each(_of_rows, draws.reshape(-1, dim)))[0, :, :size]
             for agent, size in enumerate(placed.sizes)

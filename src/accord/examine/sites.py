@@ -1,4 +1,4 @@
-"""A parameter by site: the posterior of each site's data alone, and that of all data without the site."""
+"""Comparison of sites: the posterior of each site's data alone, and of all data without the site."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Found = TypeVar("Found")
 
 
 class BySite(NamedTuple):
-    """Weighted points of the posterior of each site's data alone, and without it, by site; or sentences why not."""
+    """Weighted points of each site's data alone, and of all data without the site, or a sentence with the reason."""
 
     names: tuple[str, ...]
     alone: tuple[Points | str, ...]
@@ -45,22 +45,22 @@ def plot_sites(
     *,
     engine: str | Builder = "local",
 ) -> Axes:
-    """Forest plot of the sites: a parameter by each site alone, without each site, and of all together.
+    """Forest plot of a parameter by site: each site alone, without each site, and all sites together.
 
     Parameters
     ----------
     run, post, network, engine
         As in `accord.loo`.
     parameter
-        The parameter's name.
+        Name of the parameter.
     ax
-        Axes to draw on; None makes a figure.
+        Matplotlib axes; None creates a figure.
 
     Raises
     ------
     ValueError
-        There is no such parameter, or no site's posterior is known, as where the sums of the run are masked or it is
-        of another posterior or network.
+        There is no such parameter, no site's posterior is known, the sums of the run are masked, or the run is of
+        another posterior or network.
     ImportError
         Matplotlib is not installed.
     """
@@ -79,25 +79,25 @@ def plot_sites(
 
 
 def names_of_sites(run: Run, sites: Sequence[str] | None = None) -> tuple[str, ...]:
-    """A name for each agent: those given, those that the run knows, or numbers."""
+    """A name for each agent: `sites`, the names that the run knows, or "agent" and the number."""
     count = run.traffic.bytes_sent.size
     if sites is None:
         return run.sites or tuple(f"agent {agent}" for agent in range(count))
     if isinstance(sites, str) or len(set(sites)) < len(sites):
-        raise ValueError(f"sites must be {count} different names, one an agent, found {sites!r}")
+        raise ValueError(f"sites must be {count} different names, one per agent, found {sites!r}")
     if len(sites) != count:
-        raise ValueError(f"sites must be {count} names, one an agent, found {len(sites)}")
+        raise ValueError(f"sites must be {count} names, one per agent, found {len(sites)}")
     return tuple(map(str, sites))
 
 
 def by_site(run: Run, agents: Agents, names: tuple[str, ...]) -> BySite:
-    """The posterior of each site's data alone, and without it, from agents whose sums are not masked."""
+    """The posterior of each site's data alone, and of all data without the site, for agents without masked sums."""
     own = found_or_why(lambda: alone_of(run, agents), "posterior of a site alone")
     others = found_or_why(lambda: each_left_out(run, agents), "posterior without a site")
     alone = [own] * len(names) if isinstance(own, str) else [one.why or one.points for one in own]
     if isinstance(others, str):
         return BySite(names, tuple(alone), (others,) * len(names))
-    # a run knows agents by number, and a page by name
+    # replace agent numbers by names
     without = [
         one.replace(f"agent {agent}", name) if isinstance(one, str) else one.points
         for agent, (one, name) in enumerate(zip(others, names, strict=True))
@@ -106,27 +106,27 @@ def by_site(run: Run, agents: Agents, names: tuple[str, ...]) -> BySite:
 
 
 def why_none(found: BySite) -> str:
-    """Why no site's posterior is known; empty where one is."""
+    """The reason why no site's posterior is known; empty if one is known."""
     if any(isinstance(own, Points) for own in (*found.alone, *found.without)):
         return ""
     return " ".join(dict.fromkeys([str(found.alone[0]), str(found.without[0])]))
 
 
 def found_or_why(find: Callable[[], Found], what: str) -> Found | str:
-    """What is found, or a sentence why there is none."""
+    """The result of `find`, or a sentence with the reason if it fails."""
     try:
         with warnings.catch_warnings():
-            # bad rows and the like are in what is found
+            # the result repeats the content of the warnings
             warnings.simplefilter("ignore", UserWarning)
             return find()
     except (AttributeError, ArithmeticError, ValueError, TypeError) as error:
-        # of a run that is not certified, ...; sites of a federation refuse questions that they do not answer
+        # for example, a run that is not certified, or sites of a federation that refuse a query
         text = str(error)
         return text if text.startswith("No ") else f"No {what}: {text}."
 
 
 def draw_sites(ax: Any, found: BySite, draws: np.ndarray, parameter: int) -> None:
-    """One parameter by each site alone, without each site, and of all together, draws (chain, draw), as the band."""
+    """Plot one parameter by site alone and without the site. The band shows `draws` of all data, (chain, draw)."""
     flat = draws.ravel().astype(np.float64)
     low, high = np.quantile(flat, [0.05, 0.95])
     ax.axvspan(low, high, color=SOFT, alpha=0.15, linewidth=0, label="all together")
@@ -135,20 +135,21 @@ def draw_sites(ax: Any, found: BySite, draws: np.ndarray, parameter: int) -> Non
         (found.alone, COLORS["vermillion"], "o", "the site alone"),
         (found.without, COLORS["blue"], "s", "without the site"),
     ]
-    # where no site's is known, the reason stands below once
+    # kinds without any known interval are explained in the text of the report
     known = [kind for kind in kinds if any(isinstance(own, Points) for own in kind[0])]
     offsets = (0.0,) if len(known) == 1 else (-0.17, 0.17)
     for offset, (sites, color, marker, label) in zip(offsets, known, strict=False):
-        # one for the legend, if there is to be one
+        # marker for a legend
         ax.scatter([], [], color=color, marker=marker, s=12, label=label)
         for place, own in enumerate(sites):
             _interval(ax, own, parameter, place + offset, color, marker)
+    ax.set(xlabel="value", ylabel="site")
     forest.lines(ax, [forest.shortened(name, 20) for name in found.names])
 
 
 def _interval(ax: Any, own: Points | str, parameter: int, place: float, color: str, marker: str) -> None:
     if isinstance(own, str):
-        # beside the axis, where no interval is
+        # at the left edge of the plot
         ax.text(0.01, place, "not known", color=color, fontsize=7, va="center", transform=ax.get_yaxis_transform())
         return
     low, high = quantiles(own.values[:, [parameter]], own.weight, (0.05, 0.95))

@@ -1,4 +1,4 @@
-"""Federations of organisations that do not trust one another, over Flower: see docs/flower.md."""
+"""Federations of organisations over Flower, see docs/flower.md."""
 
 from .engine import Flower
 from .policy import RefusedError, SitePolicy

@@ -1,4 +1,4 @@
-"""A site's audit file: a line for each question, with what left the site, or why nothing did."""
+"""The audit file of a site, with one line for each request: its answer, or the reason of a refusal."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _NAME = "audit.jsonl"
 
 
 def note(folder: Path, **what: Any) -> None:
-    """Append a line to the audit file of a folder; it is on the disk when this returns."""
+    """Append a line to the audit file of a folder, and flush it to disk."""
     line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **what})
     descriptor = os.open(folder / _NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        # in one piece, whatever other processes append
+        # one write, as other processes may append too
         os.write(descriptor, f"{line}\n".encode())
         os.fsync(descriptor)
     finally:

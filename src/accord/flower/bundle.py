@@ -1,4 +1,4 @@
-"""The Flower app of a study: two lines of Python that name accord's own apps, and the study's document."""
+"""The Flower app of a study: its document, and modules that import accord's apps."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ clientapp = "{package}.client_app:app"
 output = {output}
 """
 _CLIENT = '''\
-"""What a site runs: accord, as it is installed there."""
+"""The app of a site, from the installed accord."""
 
 from accord.flower import client_app
 
 app = client_app.app
 '''
 _SERVER = '''\
-"""What leads the study: accord, as it is installed there."""
+"""The app of the server, from the installed accord."""
 
 from pathlib import Path
 
@@ -49,15 +49,15 @@ app = app_of(StudyDocument.read(Path(__file__).with_name("study.toml")))
 
 
 def write_app(study: StudyDocument, folder: Path, output: Path) -> None:
-    """Write the Flower app of a study to a folder, which `flwr run` takes; results are kept in `output`.
+    """Write the Flower app of a study to a folder, for `flwr run`. The server stores results in `output`.
 
     Raises
     ------
     FileExistsError
-        The folder has something in it already.
+        The folder is not empty.
     """
     if folder.is_dir() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} has files in it already: name another folder")
+        raise FileExistsError(f"{folder} is not empty: name another folder")
     package = folder / _PACKAGE
     package.mkdir(parents=True, exist_ok=True)
     quoted = '"' + str(output.resolve()).replace("\\", "\\\\").replace('"', '\\"') + '"'

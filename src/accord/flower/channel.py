@@ -1,4 +1,4 @@
-"""Requests to sites by nodes that come and go: who is away is waited for and named, and who refuses is not hidden."""
+"""Requests to sites through nodes that connect and disconnect, with reports about missing sites and refusals."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from ..base.errors import DataError
 from ..base.text import human_seconds
 from . import wire
 
-# Seconds between two words about who is waited for, at first and after the first minute, and between two looks.
-_TELL, _TELL_LATER, _FIRST, _LOOK = 10.0, 30.0, 60.0, 1.0
-# Seconds that an answer is waited for before the site is asked anew; a site that comes back has forgotten the question.
-_PATIENCE = 120.0
-# Seconds that others have to say something, once a site has answered with an error.
+# Seconds between two reports about missing sites in the first minute.
+_REPORT = 10.0
+# Seconds between two reports afterwards.
+_REPORT_LATER = 30.0
+# Seconds of the first minute.
+_FIRST = 60.0
+# Seconds between two polls.
+_POLL = 1.0
+# Seconds after which a request is sent again. A restarted site has lost the request.
+_TIMEOUT = 120.0
+# Seconds to wait for other answers after the first error.
 _GRACE = 30.0
-# What is being asked, in words.
+# Descriptions of requests in reports.
 _WORDS = {
     "hello": "who is there",
     "key": "public keys for masks",
@@ -32,69 +38,69 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Broken:
-    """What a node has in place of an answer: Flower's error."""
+    """An error of Flower in place of an answer."""
 
     reason: str
 
 
 class Post(Protocol):
-    """What carries messages to nodes."""
+    """A transport of messages to nodes."""
 
     def nodes(self) -> Collection[int]:
-        """The nodes that are there now."""
+        """The connected nodes."""
         ...
 
     def send(self, requests: dict[int, bytes]) -> dict[str, int]:
-        """Send each node a request; return the messages by their names, and whose they are."""
+        """Send each node its request. Returns the node of each message, by the name of the message."""
         ...
 
-    def heard(self, messages: Collection[str]) -> dict[str, bytes | Broken | None]:
-        """The answers to messages that have come meanwhile; None where a message was lost, or its node has gone."""
+    def replies(self, messages: Collection[str]) -> dict[str, bytes | Broken | None]:
+        """The replies that have arrived for messages. None if a message was lost or its node has disconnected."""
         ...
 
 
 class NodeChannel:
-    """Sites' answers, from nodes that say which site they are when they are first asked.
+    """Requests to all sites, through nodes that name their site in their first answer.
 
     Parameters
     ----------
     post
-        What carries messages to nodes.
-    tell
-        What is told: a line a question, and who is waited for.
+        Transport of messages to nodes.
+    log
+        Prints a line for each request and about missing sites.
     pause
-        Seconds between two looks at who has come, and what.
+        Seconds between two polls.
     """
 
-    def __init__(self, post: Post, tell: Callable[[str], None], pause: float = _LOOK) -> None:
-        self.post, self.tell, self.pause = post, tell, pause
-        # by node, of those that have said who they are
+    def __init__(self, post: Post, log: Callable[[str], None], pause: float = _POLL) -> None:
+        self.post, self.log, self.pause = post, log, pause
+        # the site of each node that has answered
         self._names: dict[int, str] = {}
         self._questions, self._sums = 0, 0
 
     def __call__(self, requests: dict[str, bytes]) -> dict[str, bytes]:
-        """The answer of each site, by name, to its request; it waits until all of them are there.
+        """The answer of each site to its request, by name. Blocks until all sites have answered.
 
-        Where a site answers with an error, nobody is waited for much longer: the answers so far are all there are.
+        After an error of one site, it blocks for 30 s at most and returns the answers so far.
 
         Raises
         ------
         DataError
-            Two nodes say that they are the same site, one does not say which it is, or Flower has an error of one.
+            Two nodes name the same site, a node names none, or Flower reports an error.
         """
-        account = _Account(self._words_of(next(iter(requests.values()))), requests, self.tell)
-        asked = _Question(self, requests)
+        account = _Account(self._words_of(next(iter(requests.values()))), requests, self.log)
+        question = _Question(self, requests)
         while True:
-            asked.ask()
-            asked.hear()
-            if asked.is_over:
-                account.over(len(asked.answers))
-                return asked.all_answers()
-            account.waiting([site for site in requests if site not in asked.answers])
+            question.send()
+            question.receive()
+            if question.is_over:
+                account.over(len(question.answers))
+                return question.all_answers()
+            account.waiting([site for site in requests if site not in question.answers])
             time.sleep(self.pause)
 
     def _words_of(self, request: bytes) -> str:
-        """What is asked, with its number."""
+        """The description of a request, with its number."""
         head = wire.read(request).head
         self._questions += 1
         kind = str(head.get("kind"))
@@ -104,63 +110,65 @@ class NodeChannel:
         return f"question {self._questions} ({what})"
 
     def forget(self, here: Collection[int]) -> None:
-        """Forget nodes that are not there."""
+        """Forget nodes that are not connected."""
         self._names = {node: name for node, name in self._names.items() if node in here}
 
     def name_of(self, node: int) -> str | None:
-        """The site that a node is; None: it has not said it."""
+        """The site of a node, or None before its first answer."""
         return self._names.get(node)
 
     def nodes_of(self, name: str) -> list[int]:
-        """The nodes that have said that they are a site; one may be there still that was killed."""
+        """The nodes of a site. A killed node may still be among them."""
         return [node for node, known in self._names.items() if known == name]
 
     def meet(self, node: int, name: str) -> None:
-        """Know a node as a site, in place of any other."""
+        """Record the site of a node, and forget its other nodes."""
         self._names = {other: known for other, known in self._names.items() if known != name} | {node: name}
 
 
 class _Question:
-    """A request to each site, and what has come of it."""
+    """One request to each site, and the answers so far."""
 
     def __init__(self, channel: NodeChannel, requests: dict[str, bytes]) -> None:
         self.channel, self.requests = channel, requests
         self.answers: dict[str, bytes] = {}
-        # whose messages are open, and when nodes were asked and have answered
+        # node of each open message
         self._open: dict[str, int] = {}
+        # time of the last request to each node
         self._asked: dict[int, float] = {}
+        # time of the last answer of each node
         self._answered: dict[int, float] = {}
         self._broken: dict[int, str] = {}
         self._failed: float | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether all have answered, or one has failed and others had their time to say more."""
+        """Whether all sites have answered, or the grace period after an error has passed."""
         if len(self.answers) + len(self._broken) >= len(self.requests):
             return True
         return self._failed is not None and time.monotonic() - self._failed >= _GRACE
 
-    def ask(self) -> None:
-        """Ask those who are there and have not been asked, or not for long."""
+    def send(self) -> None:
+        """Send requests to connected nodes without an answer, once per timeout."""
         here, now = set(self.channel.post.nodes()), time.monotonic()
         self.channel.forget(here)
-        # one that comes back has forgotten the question
+        # a reconnected node has lost its request
         self._asked = {node: at for node, at in self._asked.items() if node in here}
-        # what all are asked first is the same for all, and the answer says who one is
+        # the first request is the same for all sites, so that unknown nodes can get it
         first, due = next(iter(self.requests.values())), {}
         for node in here - self._broken.keys():
             name = self.channel.name_of(node)
             is_wanted = name is None or (name in self.requests and name not in self.answers)
-            if is_wanted and now - self._asked.get(node, -math.inf) >= _PATIENCE:
+            if is_wanted and now - self._asked.get(node, -math.inf) >= _TIMEOUT:
                 due[node] = first if name is None else self.requests[name]
         if due:
-            # a message that was sent before may be answered all the same
+            # earlier messages stay open, as they may still be answered
             self._open |= self.channel.post.send(due)
             self._asked |= dict.fromkeys(due, now)
 
-    def hear(self) -> None:
-        """Take what has come."""
-        for message, answer in self.channel.post.heard(tuple(self._open)).items() if self._open else ():
+    def receive(self) -> None:
+        """Process the replies that have arrived."""
+        for message, answer in self.channel.post.replies(tuple(self._open)).items() if self._open else ():
             node = self._open.pop(message)
             if answer is None:
                 self._asked.pop(node, None)
@@ -171,7 +179,7 @@ class _Question:
                 self._take(node, answer)
 
     def all_answers(self) -> dict[str, bytes]:
-        """All answers; `DataError` where a node is broken."""
+        """All answers. Raises `DataError` if a node is broken."""
         if not self._broken:
             return self.answers
         heads = [wire.read(answer).head for answer in self.answers.values()]
@@ -180,7 +188,7 @@ class _Question:
         raise DataError("\n  ".join([*broken, *errors]))
 
     def _called(self, node: int) -> str:
-        """A node in words: the site that it is, or those that it may be."""
+        """A name for a node in messages: its site, or the sites that it can be."""
         left = [name for name in self.requests if not self.channel.nodes_of(name)]
         name = self.channel.name_of(node) or (left[0] if len(left) == 1 else None)
         return name or f"SuperNode {node} (one of {', '.join(left)})"
@@ -189,18 +197,18 @@ class _Question:
         self._failed = time.monotonic() if self._failed is None else self._failed
 
     def _take(self, node: int, answer: bytes) -> None:
-        """An answer, of a node that is known, or that says by it who it is."""
+        """Process an answer, whose first one names the site of a node."""
         head, now = wire.read(answer).head, time.monotonic()
         name = self.channel.name_of(node)
         if name is None:
             if "site" not in head:
                 reason = head.get("error", "no reason given")
-                raise DataError(f"SuperNode {node} has not said which site it is: {reason}")
+                raise DataError(f"SuperNode {node} has not named its site: {reason}")
             name = str(head["site"])
-            # it was there before the other had answered; later on it may be the same site, begun anew
+            # an answer of the other node after this one's request means two nodes, otherwise the site was restarted
             before = [self._answered.get(other, -math.inf) for other in self.channel.nodes_of(name)]
             if any(at > self._asked.get(node, math.inf) for at in before):
-                raise DataError(f"two nodes say that they are {name}: a site has one")
+                raise DataError(f"two nodes name the site {name}: a site must have one node")
             self.channel.meet(node, name)
         self._answered[node] = now
         if name in self.requests:
@@ -210,28 +218,28 @@ class _Question:
 
 
 class _Account:
-    """What is told of one question."""
+    """The reports about one request."""
 
-    def __init__(self, words: str, sites: Iterable[str], tell: Callable[[str], None]) -> None:
-        self.words, self.sites, self.tell = words, list(sites), tell
-        self._began = self._told = time.monotonic()
+    def __init__(self, words: str, sites: Iterable[str], log: Callable[[str], None]) -> None:
+        self.words, self.sites, self.log = words, list(sites), log
+        self._began = self._reported = time.monotonic()
 
     def waiting(self, missing: list[str]) -> None:
-        """Say who is waited for, now and then."""
+        """Report missing sites at intervals."""
         now = time.monotonic()
         gone = now - self._began
-        if now - self._told < (_TELL if gone < _FIRST else _TELL_LATER):
+        if now - self._reported < (_REPORT if gone < _FIRST else _REPORT_LATER):
             return
-        self._told = now
+        self._reported = now
         if gone < _FIRST:
-            heard = f"{len(self.sites) - len(missing)} of {len(self.sites)} have answered"
-            self.tell(f"{self.words}: {heard}, waiting for {', '.join(missing)}, {gone:.0f} s")
+            received = f"{len(self.sites) - len(missing)} of {len(self.sites)} have answered"
+            self.log(f"{self.words}: {received}, waiting for {', '.join(missing)}, {gone:.0f} s")
         else:
-            self.tell(
+            self.log(
                 f"waiting for {', '.join(missing)} for {human_seconds(gone)}: no SuperNode of theirs is connected, or "
                 "it does not answer. Are they running? (flwr supernode list)"
             )
 
     def over(self, count: int) -> None:
-        """Say that it is over."""
-        self.tell(f"{self.words}: {count} of {len(self.sites)} have answered, {time.monotonic() - self._began:.0f} s")
+        """Report that the request is complete."""
+        self.log(f"{self.words}: {count} of {len(self.sites)} have answered, {time.monotonic() - self._began:.0f} s")

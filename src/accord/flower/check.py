@@ -1,4 +1,4 @@
-"""Whether a site can take part in a study: found out at the site, before any server asks it."""
+"""A check at a site whether it can take part in a study."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .study import StudyDocument
 
 @dataclass
 class Checked:
-    """What was found.
+    """The result of a check.
 
     Parameters
     ----------
     rows
-        How many rows the site's file has.
+        Number of rows of the site's file.
     kinds
-        What its columns hold, of those that the study reads.
+        Kind of each column that the study reads.
     wrong
-        Why the study would not run at this site.
+        Problems that prevent the study at this site.
     perhaps
-        Why it would not if the rows of all other sites were as these are.
+        Problems that prevent it if all other sites have rows like this one.
     """
 
     rows: int = 0
@@ -37,7 +37,7 @@ class Checked:
 
 
 def check(study: StudyDocument, policy: SitePolicy) -> Checked:
-    """Look at a site's policy, key and file as the study's questions would; nothing is written, and nobody is asked."""
+    """Check the policy, key and file of a site for a study. Nothing is written or sent."""
     found = Checked()
     try:
         found.wrong += policy.refusals(study)
@@ -55,19 +55,19 @@ def check(study: StudyDocument, policy: SitePolicy) -> Checked:
 
 
 def _of_key(study: StudyDocument, policy: SitePolicy) -> list[str]:
-    """What is wrong with the site's own key."""
+    """Problems with the site's own key."""
     if not study.masks:
         return []
     if policy.identity is None:
         return [f"{policy.site}: its policy names no `identity`"]
     own, message = policy.peers.get(policy.site), b"accord flower check 1"
     if own is not None and not is_signed(own, message, signature(policy.identity, message)):
-        return [f"{policy.site}: its key in `peers` is not that of its `identity`, {policy.identity.name}"]
+        return [f"{policy.site}: its key in `peers` does not belong to its `identity`, {policy.identity.name}"]
     return []
 
 
 def _make_model(study: StudyDocument, policy: SitePolicy, found: Checked) -> None:
-    """Make the model of the site's rows, as if all other sites had the same."""
+    """Build the model as if all other sites had the rows of this one."""
     answers: list[Any] = []
     here, others = (study.sites.index(policy.site),), len(study.sites)
     while True:
@@ -85,7 +85,7 @@ def _make_model(study: StudyDocument, policy: SitePolicy, found: Checked) -> Non
                 else {name: others * value for name, value in own.items()}
             )
         except (DataError, ValueError) as error:
-            # of a module the rows are the site's own, and the model needs no other
+            # with a module, the model depends on the site's own rows only
             (found.perhaps if study.module is None else found.wrong).append(str(error))
             return
         else:
@@ -93,7 +93,7 @@ def _make_model(study: StudyDocument, policy: SitePolicy, found: Checked) -> Non
 
 
 def _noted(question: Question, found: Checked) -> list[str]:
-    """What the site would refuse for itself; what its columns hold is noted on the way."""
+    """The refusals in a question. Records the kinds of columns."""
     (own,) = question.own
     if isinstance(own, dict) and "kinds" in own:
         found.kinds = dict(own["kinds"])

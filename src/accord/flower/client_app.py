@@ -1,4 +1,4 @@
-"""The ClientApp of every study: it hands what arrives to the site that its SuperNode's `--node-config` names."""
+"""The ClientApp of every study: it passes requests to the site whose policy `--node-config` names."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def _answer(context: Context, request: bytes) -> bytes:
     try:
         policy = SitePolicy.read(str(context.node_config["policy"]))
     except (KeyError, ValueError) as error:
-        # what is wrong with it is the site's own affair
-        print(f"accord: no policy: {error!r}; start the SuperNode with --node-config='policy=\"/path/to/site.toml\"'")
+        # the reason stays in the site's own log
+        print(f"accord: no policy: {error!r}. Start the SuperNode with --node-config='policy=\"/path/to/site.toml\"'")
         return packet({"error": "a site's policy cannot be read, see its log", "refused": False}).to_bytes()
-    # every message has a process of its own, which need not compile what one before it has
+    # every message has its own process: the cache avoids repeated compilation
     jax.config.update("jax_compilation_cache_dir", str(policy.folder / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    return Site(policy, tell=lambda text: print(f"accord: {text}", flush=True)).answer(request)
+    return Site(policy, log=lambda text: print(f"accord: {text}", flush=True)).answer(request)

@@ -1,4 +1,4 @@
-"""The engine of a federation: a run's sums are made by sites that answer a study and nothing else."""
+"""The engine of a federation: sums over sites that answer only the requests of a study."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from .wire import Packet, packet, plain, read, revived
 
 
 class Channel(Protocol):
-    """What carries requests to sites, and their answers back."""
+    """A transport of requests and answers between server and sites."""
 
     def __call__(self, requests: dict[str, bytes]) -> dict[str, bytes]:
-        """The answer of each site, by name, to a request of its own; it waits for all, unless one is an error."""
+        """The answer of each site to its request, by name. Blocks until all have answered, or one with an error."""
         ...
 
 
 class Flower:
-    """Sums over the sites of a federation; an engine for `accord.sample`, made where the study is led.
+    """An engine for `accord.sample` whose sums go over the sites of a federation. It runs at the server.
 
     Parameters
     ----------
     study
-        What the sites' policies allow.
+        The study, which the policies of all sites must allow.
     channel
-        Who carries messages: `accord.flower.server_app` has one over Flower.
+        Transport of messages. `accord.flower.server_app` has one over Flower.
     """
 
-    # its sums go to the server
+    # the server computes the sums
     consensus = None
 
     def __init__(self, study: StudyDocument, channel: Channel) -> None:
@@ -52,51 +52,53 @@ class Flower:
         self.masks = study.masks
         if self.masks:
             require_masks(len(study.sites))
-        # of this run, in which sites know each other by keys of their own
+        # name of this run, with its own keys for masks
         self.session = secrets.token_hex(8)
         self._count, self._begun = 0, False
         self._answers: Sequence[Any] = []
         self._model: Posterior | None = None
 
     def model(self) -> Posterior:
-        """The study's model, whose rows stay with the sites, once these have agreed on it."""
+        """The model of the study. On first use the sites agree on it. Their rows stay at the sites."""
         if self._model is None:
             self._model = self.study.at(self)
         return self._model
 
-    # --- as `accord.data.study_at_sites` has it ---
+    # --- interface of `accord.data.remote.AsksSites` ---
 
     @contextmanager
     def asking(self, agents: int) -> Iterator[Ask]:
-        """What asks each site for its next answer to making the model."""
+        """A context with a function that requests the next answer of each site for building the model."""
         self._begin()
 
         def ask(work: Any, sites: Sequence[str], answers: Sequence[Any]) -> list[Any]:
-            # to which the answer to this question is added when it is known
+            # a reference: the answer to this question is appended later
             self._answers = answers
             found = self._ask("meet", {"answers": plain(answers), "count": self._next_count()})
             if self.same(found, "kind") == "gathered":
                 return [revived(one.head["own"]) for one in found]
             if not self.masks:
                 return [{name: np.asarray(revived(value)) for name, value in one.head["own"].items()} for one in found]
-            # one sum for all of them: nobody's own is known
+            # masked numbers are known as a sum only
             return [figures.numbers_of(self.total_words(found), self.same(found, "shapes"), len(found))]
 
         yield ask
 
-    # --- as `accord.engines.engine.Builder` has it ---
+    # --- interface of `accord.samplers.engine.Builder` ---
 
     def check(self, post: Posterior, sampler: Sampler) -> NoReturn:
-        """No method that sends messages along edges: sites talk to nobody but the server."""
-        raise TypeError(f"{type(sampler).__name__} gossips; a federation goes with Importance() or ChEES()")
+        """Refuse methods that send messages along edges: sites are connected to the server only."""
+        raise TypeError(
+            f"{type(sampler).__name__} sends messages between agents: in a federation use Importance() or ChEES()"
+        )
 
     def states_here(self, num_agents: int) -> int:
-        """None: sites have no states."""
+        """Zero, as sites have no states."""
         return 0
 
     @contextmanager
     def placed(self, post: Posterior) -> Iterator[Posterior]:
-        """The posterior whose data the sites have."""
+        """The posterior with its data at the sites."""
         yield post.with_data_at(_Owners(self))
 
     def preliminary(self, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> NoReturn:
@@ -110,7 +112,7 @@ class Flower:
     # --- requests ---
 
     def _begin(self) -> None:
-        """See that all sites are there and take part, and let them agree on keys."""
+        """Connect to all sites, and exchange keys for masks."""
         if self._begun:
             return
         self._ask("hello", {})
@@ -124,24 +126,26 @@ class Flower:
         return self._count
 
     def ask_agreed(self, kind: str, question: Packet, sites: Sequence[str] | None = None) -> list[Packet]:
-        """What all sites, or some, answer about the model that they agreed on."""
+        """The answers of all sites, or of some, about the model that they agreed on."""
         self._begin()
         head = {**question.head, "answers": plain(self._answers), "count": self._next_count()}
         return self._ask(kind, head, question.arrays, sites)
 
     def same(self, found: Sequence[Packet], key: str) -> Any:
-        """What all sites say alike; `DataError` names one that says something else."""
+        """A value that all sites must share. Raises `DataError` with the name of a site that differs."""
         for site, one in zip(self.study.sites, found, strict=True):
             if one.head.get(key) != found[0].head.get(key):
-                raise DataError(f"{site} answers something else than {self.study.sites[0]}: its {key} is another one")
+                raise DataError(f"{site} does not agree with {self.study.sites[0]}: its {key} differs")
         return found[0].head[key]
 
     def total_words(self, found: Sequence[Packet]) -> Words:
-        """The sum of the words of all sites; `DataError` names one that has none of the right shape."""
+        """The sum of the words of all sites. Raises `DataError` with the name of a site whose shape differs."""
         words = [one.arrays.get("words", np.empty(0)) for one in found]
         for site, own in zip(self.study.sites, words, strict=True):
             if own.dtype != np.uint64 or own.shape != words[0].shape or own.ndim != 2:
-                raise DataError(f"{site} answers something else than {self.study.sites[0]}: its words are {own.shape}")
+                raise DataError(
+                    f"{site} does not agree with {self.study.sites[0]}: its words have the shape {own.shape}"
+                )
         return added(*words)
 
     def _ask(
@@ -151,7 +155,7 @@ class Flower:
         arrays: dict[str, np.ndarray] | None = None,
         sites: Sequence[str] | None = None,
     ) -> list[Packet]:
-        """What every site answers, or each of some, in their order.
+        """The answers of all sites, or of some, in their order.
 
         Raises
         ------
@@ -164,7 +168,7 @@ class Flower:
         request = Packet(common, arrays or {}).to_bytes()
         sites = self.study.sites if sites is None else sites
         answers = self.channel(dict.fromkeys(sites, request))
-        # of those who had time for one, where a site has an error
+        # after an error, some answers may be missing
         found = {site: read(answers[site]) for site in sites if site in answers}
         errors = [one.head for one in found.values() if "error" in one.head]
         if errors:
@@ -174,29 +178,29 @@ class Flower:
 
 
 class _Owners:
-    """Sites as the owners of a posterior's data."""
+    """The sites as owners of the data of a posterior."""
 
-    # no site's data lies with the server
+    # the server has no data
     mine = range(0)
 
     def __init__(self, engine: Flower) -> None:
         self.engine = engine
 
     def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
-        """How many rows each site has; in a study without masks also its own numbers at positions."""
+        """The number of rows of each site. Without masks, also the numbers of each site at positions."""
         name = name_of(function, EACH)
         if name != "count":
             return self._own_numbers(name, arguments, own)
         found = [one.head for one in self.engine.ask_agreed("rows", packet({}))]
         rows, splits = (np.array([one[key] for one in found]) for key in ("rows", "splits"))
-        # groups of rows are the site's own affair
+        # numbers of groups stay at the sites
         none = np.zeros(len(found), np.int64)
         return rows, splits, none, none
 
     def _own_numbers(self, name: str, arguments: tuple[Any, ...], own: tuple[Any, ...]) -> np.ndarray:
-        """Numbers of each site, (site, point), asked one site after another, as no site is to see another's positions.
+        """Numbers of each site, (site, point). Sites get separate requests, as positions may reveal another's rows.
 
-        All sites have the positions `arguments`, and `own` may mark who is asked; else `own` has positions by site.
+        `arguments` has positions for all sites, with a mask of sites in `own`. Without it, `own` has them by site.
         """
         sites = self.engine.study.sites
         marks = own[0] if arguments and own else np.ones(len(sites))
@@ -217,30 +221,30 @@ class _Owners:
     # --- latents, see `posterior.latent_keepers` ---
 
     def prepare_latents(self) -> None:
-        """Sites have folders of their own."""
+        """Nothing to prepare, as each site has its own folder."""
 
     def keep_latents(self, run: str, agents: Sequence[int], positions: Sequence[np.ndarray], seed: int) -> list[str]:
-        """Nothing: sites draw latents when they are given the run's draws, see `keep_draws`."""
+        """Empty names, as sites draw latents later in `keep_draws`."""
         return [""] * len(agents)
 
     def latents_place(self, run: str) -> str:
-        """Where a site keeps its latents."""
+        """The place of the latents at the sites, for messages."""
         return f"the folder of each site's policy, {self.engine.session}-agent-*"
 
 
 def keep_draws(engine: Flower, draws: np.ndarray, seed: int) -> None:
-    """Let every site keep the draws of a run, (chain, draw, dim), and draw latents of its own."""
+    """Send the draws of a run, (chain, draw, dim), to all sites, which store them and draw their latents."""
     engine.ask_agreed("draws", packet({"seed": seed}, draws=draws))
 
 
 class _FlowerTotals:
-    """Sums of sites' answers."""
+    """Sums over the answers of all sites."""
 
     def __init__(self, engine: Flower) -> None:
         self.engine = engine
 
     def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
-        """The sum over all sites of a function that they answer."""
+        """The sum of a function over all sites."""
         found = self.engine.ask_agreed("sum", written(name_of(function, SUMS), arguments, **options))
         if not self.engine.masks:
             return reduce(np.add, [one.arrays["part"] for one in found])

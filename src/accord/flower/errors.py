@@ -1,4 +1,4 @@
-"""How a study that cannot go on ends: in accord's own words, as the last line of the server's log."""
+"""Print the reason of a failed study as the last line of the server's log, without a traceback."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..base.errors import has_own_words
+from ..base.errors import is_deliberate
 
 
 class StudyEndedError(RuntimeError):
-    """A study has ended, for a reason that has been told."""
+    """A study has failed. The reason is in the log."""
 
 
 @contextmanager
-def ended_in_words(tell: Callable[[str], None], logger: str = "flwr") -> Iterator[None]:
-    """Tell an error that accord raises itself in one line, and let the run fail without a traceback.
+def ended_in_words(log: Callable[[str], None], logger: str = "flwr") -> Iterator[None]:
+    """Print an error that accord raises in one line, and let the run fail without a traceback.
 
-    What Python or another library raises is a defect, whose traceback is needed: that passes as it is.
+    Errors of Python and of other libraries are defects. They pass unchanged with their traceback.
 
     Parameters
     ----------
-    tell
-        What is told.
+    log
+        Prints a line.
     logger
-        The name of Flower's logger, which would log the error again with its traceback.
+        Name of Flower's logger, which would print the error again with its traceback.
 
     Raises
     ------
     StudyEndedError
-        The study has ended.
+        The study has failed.
     """
     try:
         yield
     except Exception as error:
-        if not has_own_words(error):
+        if not is_deliberate(error):
             raise
-        tell(f"the study ended: {error}")
+        log(f"the study ended: {error}")
         logging.getLogger(logger).addFilter(_is_new)
         raise StudyEndedError(str(error)) from None
 
 
 def _is_new(record: logging.LogRecord) -> bool:
-    """Whether a record says more than that a study has ended, and that nobody handled the error by which it did."""
+    """Whether a log record is about something other than the error of the failed study."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, StudyEndedError) and "unhandled exception" not in record.getMessage()

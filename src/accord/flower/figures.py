@@ -1,4 +1,4 @@
-"""Figures that sites agree on, as numbers that masks can carry: also small ones, of which fixed point keeps little."""
+"""Encode summaries for masked sums. A scaled copy keeps small numbers precise in fixed point."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import numpy as np
 from ..data.collectives import Numbers
 from ..posterior.masks import Words, decoded, largest
 
-# Numbers are carried once as they are and once enlarged by this, which keeps 2^-115 of those that fit.
+# Factor of the scaled copy, with a resolution of 2^-115.
 _LARGER = 2.0**50
 
 
-def shapes_of(said: Numbers) -> dict[str, list[int]]:
-    """The shape of each number by name."""
-    return {name: list(np.shape(said[name])) for name in sorted(said)}
+def shapes_of(numbers: Numbers) -> dict[str, list[int]]:
+    """Shapes by name."""
+    return {name: list(np.shape(numbers[name])) for name in sorted(numbers)}
 
 
-def leaves_of(said: Numbers, most: float = largest(1024)) -> list[np.ndarray]:
-    """Numbers as masks carry them: as they are, enlarged where that fits, and where it does not."""
-    flat = _flat([said[name] for name in sorted(said)])
+def leaves_of(numbers: Numbers, most: float = largest(1024)) -> list[np.ndarray]:
+    """Arrays for a masked sum: the numbers, scaled numbers where they fit, and marks where they do not."""
+    flat = _flat([numbers[name] for name in sorted(numbers)])
     fits = np.abs(flat) * _LARGER < most
     return [flat, np.where(fits, flat * _LARGER, 0.0), (~fits).astype(np.int64)]
 
 
 def numbers_of(words: Words, shapes: dict[str, list[int]], num_agents: int) -> Numbers:
-    """The sum of numbers that words hold."""
+    """The sum of the numbers of all sites, from the sum of their words."""
     count = sum(int(np.prod(shape, dtype=int)) for shape in shapes.values())
     like = [np.empty(count, kind) for kind in (np.float64, np.float64, np.int64)]
     plain, larger, large = decoded(words, like, num_agents)

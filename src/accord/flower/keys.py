@@ -1,4 +1,4 @@
-"""A site's keys: an identity that its peers know, and the masks of one run, kept on its own disk."""
+"""Keys of a site: its identity key, and the masks of one run, both on its own disk."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ..posterior.masks import Words, new_private_key, pair_keys, under_masks
 
 
 def new_identity(path: Path) -> str:
-    """Write a new private key to a file that only its owner reads, and return the public one.
+    """Write a new private key to a file with mode 0600. Returns the public key.
 
     Raises
     ------
     FileExistsError
-        There is such a file.
+        The file exists.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -37,17 +37,17 @@ def new_identity(path: Path) -> str:
 
 
 def text_of(key: bytes) -> str:
-    """Bytes as text."""
+    """Base64 text of bytes."""
     return base64.b64encode(key).decode()
 
 
 def bytes_of(text: str) -> bytes:
-    """Bytes of such a text; `ValueError` where it is none."""
+    """Bytes from base64 text. Raises `ValueError` for other texts."""
     return base64.b64decode(text, validate=True)
 
 
 def signature(identity: Path, message: bytes) -> bytes:
-    """A message signed by the private key of a file."""
+    """The signature of a message by the private key in a file."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     try:
@@ -70,27 +70,27 @@ def is_signed(public: str, message: bytes, signed: bytes) -> bool:
 
 
 def statement(session: str, study: str, site: str, public: bytes) -> bytes:
-    """What a site signs: its public key of one run of one study."""
+    """The message that a site signs: its public key for one run of one study."""
     return b"\0".join([b"accord flower key 1", session.encode(), study.encode(), site.encode(), public])
 
 
 @dataclass
 class KeptMasks:
-    """The masks of a site in one run, whose keys and count outlive its process.
+    """The masks of a site in one run. Keys and count are stored on disk.
 
-    Masks are those of a request: sites that were asked for different things have masks that do not cancel, and what is
-    asked again is under the same masks as before. No other words are ever under them.
+    Masks depend on the bytes of a request: they cancel only if all sites got the same request. A repeated request has
+    the same masks, and no other words are ever masked by them.
 
     Parameters
     ----------
     folder
-        Where they are kept, which only the site reads.
+        Folder for keys and count, which only the site reads.
     """
 
     folder: Path
 
     def begin(self) -> bytes:
-        """Make a key pair, in place of the one before, and return the public key."""
+        """Create a key pair in place of the previous one. Returns the public key."""
         from cryptography.hazmat.primitives import serialization
 
         private, public = new_private_key()
@@ -101,36 +101,36 @@ class KeptMasks:
         return public
 
     def agree(self, agent: int, publics: Sequence[bytes], run: bytes) -> None:
-        """Make the keys of all pairs; the private key is forgotten."""
+        """Derive the keys of all pairs, and delete the private key."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
         state = self._read()
         if len(set(publics)) != len(publics):
-            raise ValueError("the public keys that are given out are not different ones")
+            raise ValueError("the public keys of the sites are not all different")
         if "private" not in state or bytes_of(state["public"]) != publics[agent]:
-            raise ValueError("the public key that is given out for this site is not its own")
+            raise ValueError("the public key that the server sent for this site is not its own")
         private = X25519PrivateKey.from_private_bytes(bytes_of(state["private"]))
         keys = pair_keys(private, agent, publics, run)
         self._write({"agent": agent, "keys": {other: text_of(key) for other, key in keys.items()}, "last": 0})
 
     def masked(self, count: int, words: Words, request: bytes) -> Words:
-        """The words of a sum under its masks; `request` is what was asked for, whose bytes are the same at all sites.
+        """The masked words of a sum. The bytes of `request` are the same at all sites.
 
         Raises
         ------
         ValueError
-            The masks of this sum may have been used, or no keys have been agreed on.
+            The masks of this sum may have been used before, or no keys were exchanged.
         """
         state = self._read()
         if "keys" not in state:
-            raise ValueError("no keys have been agreed on")
-        asked = hashlib.sha256(request).digest()
-        is_again = count == state["last"] and state.get("asked") == text_of(asked)
+            raise ValueError("no keys have been exchanged")
+        request_hash = hashlib.sha256(request).digest()
+        is_again = count == state["last"] and state.get("asked") == text_of(request_hash)
         if not (is_again or state["last"] < count):
             raise ValueError(f"the masks of sum {count} may have been used: the last one was {state['last']}")
-        self._write({**state, "last": count, "asked": text_of(asked)})
+        self._write({**state, "last": count, "asked": text_of(request_hash)})
         keys = {
-            int(other): hmac.digest(bytes_of(key), b"accord request 1" + asked, "sha256")
+            int(other): hmac.digest(bytes_of(key), b"accord request 1" + request_hash, "sha256")
             for other, key in state["keys"].items()
         }
         return under_masks(words, state["agent"], keys, count)
@@ -148,17 +148,17 @@ class KeptMasks:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder: a site answers one request after another."""
+    """Lock a folder, so that a site answers one request at a time."""
     with open(os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600), "rb+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def digest(found: bytes) -> str:
-    """A short name of bytes."""
+    """The SHA-256 of bytes in hexadecimal digits."""
     return hashlib.sha256(found).hexdigest()
 
 
 def is_digest(found: Any) -> bool:
-    """Whether it is written as such a name."""
+    """Whether a value has the format of `digest`."""
     return isinstance(found, str) and re.fullmatch("[0-9a-f]{64}", found) is not None

@@ -1,4 +1,4 @@
-"""Models in NumPyro that a site has installed, and whose files its administrator approves by their hash."""
+"""NumPyro models in modules that sites have installed and whose hash their policies approve."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from .keys import digest, is_digest
 
 _KEYS = {"numpyro": "str", "hash": "str", "rows": "str", "local": "str", "integers": "list[str]", "arguments": "dict"}
 _NAME = re.compile(r"[A-Za-z_]\w*:[A-Za-z_]\w*")
-# Rows of the made-up shard that tells what a model is; groups are of some rows each.
-_MADE_UP, _EACH = 12, 3
+# Number of rows of the example shard.
+_MADE_UP = 12
+# Number of rows of each group in it.
+_EACH = 3
 
 
 @dataclass(frozen=True)
@@ -35,19 +37,18 @@ class ApprovedModule:
     Parameters
     ----------
     name
-        The module, which every site has installed.
+        Name of the module, which every site has installed.
     function
-        The model in it.
+        Name of the model in it.
     hash
-        SHA-256 of the module's file, in hexadecimal digits: by it sites' policies approve of the module.
+        SHA-256 of the module's file in hexadecimal digits, which policies of sites list.
     arguments
-        The model's keyword arguments, each made of columns of a site's file: the name of one, a list of some, which
-        become a matrix, {group = "..."}, the numbers from 0 on of the groups that a column names, or
-        {groups = "..."}, how many these are.
+        Keyword arguments of the model, made of columns: the name of a column, a list of names for a matrix,
+        {group = "..."} for the number of each row's group, from 0, or {groups = "..."} for the number of groups.
     integers
-        Columns whose numbers are whole.
+        Columns of whole numbers.
     rows, local
-        As `accord.from_numpyro` has them.
+        As in `accord.from_numpyro`.
     """
 
     name: str
@@ -65,7 +66,7 @@ class ApprovedModule:
 
     @classmethod
     def of(cls, section: dict[str, Any]) -> ApprovedModule:
-        """What [model] says.
+        """The module of a section [model].
 
         Raises
         ------
@@ -84,7 +85,7 @@ class ApprovedModule:
             raise ValueError(f"hash in [model] must be the SHA-256 of the module's file, found {section['hash']!r}")
         integers, arguments = section.get("integers", []), section["arguments"]
         if not isinstance(arguments, dict) or not arguments:
-            raise ValueError("[model.arguments] must say what the model's arguments are made of")
+            raise ValueError("[model.arguments] must name the columns for the arguments of the model")
         if not isinstance(integers, list) or not all(isinstance(name, str) for name in integers):
             raise ValueError(f"integers in [model] must be a list of columns, found {integers!r}")
         for name, value in arguments.items():
@@ -98,16 +99,16 @@ class ApprovedModule:
         return cls(module, function, section["hash"], arguments, tuple(integers), **rest)
 
     def posterior(self, sources: Sequence[Callable[[], dict[str, Any]]]) -> Posterior:
-        """The posterior of all sites, each of which reads its own arguments."""
+        """The posterior of all sites. `sources` has the function that reads the arguments of each site."""
         return from_numpyro(self._model(), list(sources), self.rows, self.local, example=self._made_up())
 
     def read(self, file: Path, site: str, floors: Policy) -> dict[str, Any]:
-        """The model's arguments of a site's file.
+        """The arguments of the model from the file of a site.
 
         Raises
         ------
         DataError
-            A column is missing or holds something else than numbers, or there are fewer rows than the floors ask for.
+            A column is missing or has texts, or the site has fewer rows than its floor.
         """
         where, sheet = f"{site} ({file.name})", read_sheet(file, Dialect())
         if sheet.problems:
@@ -126,7 +127,7 @@ class ApprovedModule:
         return self._made_of(columns)
 
     def refusing(self) -> Callable[[], dict[str, Any]]:
-        """The source of a site's arguments where that site is not."""
+        """The source of arguments for a remote site, which raises `DataError`."""
         return _Elsewhere(self.name)
 
     def _made_of(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -147,39 +148,39 @@ class ApprovedModule:
         if column not in self.integers:
             return own
         if (own != own.round()).any():
-            raise DataError(f"column {column!r} has numbers that are not whole, and the study says that they are")
+            raise DataError(f"column {column!r} has non-integer numbers, but the study lists it in integers")
         return own.astype(np.int64)
 
     def _made_up(self) -> dict[str, Any]:
-        """A shard of ones, in groups."""
+        """An example shard of ones in a few groups, from which the model is traced."""
         grouped = {next(iter(value.values())) for value in self.arguments.values() if isinstance(value, dict)}
         groups = (np.arange(_MADE_UP) // _EACH).astype(float)
         return self._made_of({name: groups if name in grouped else np.ones(_MADE_UP) for name in self.columns})
 
     def _model(self) -> Callable[..., Any]:
-        """The model, from the very bytes whose hash is the study's."""
+        """The model, from the bytes that were hashed."""
         spec = importlib.machinery.PathFinder.find_spec(self.name)
         is_file = spec is not None and spec.origin is not None and Path(spec.origin).is_file()
         if spec is None or spec.origin is None or not is_file or spec.submodule_search_locations is not None:
             raise DataError(f"the study's module {self.name!r} is not installed here as one file")
         content = Path(spec.origin).read_bytes()
         if digest(content) != self.hash:
-            raise DataError(f"the study's module {self.name!r} is another one here: its file has another hash")
+            raise DataError(f"the study's module {self.name!r} differs here: its file has another hash")
         module = types.ModuleType(self.name)
         module.__file__ = spec.origin
         try:
             exec(compile(content, spec.origin, "exec"), vars(module))
             model = getattr(module, self.function)
         except (Exception, SystemExit) as error:
-            # what it says may be anything
+            # the message may contain data
             raise DataError(f"the study's module {self.name!r} cannot be run: {type(error).__name__}") from None
         if not callable(model):
-            raise DataError(f"{self.function!r} of the study's module {self.name!r} is no function")
+            raise DataError(f"{self.function!r} of the study's module {self.name!r} is not a function")
         return model
 
 
 def _columns_of(value: Any) -> list[str]:
-    """The columns that an argument is made of; none where it is not written as one."""
+    """The columns of an argument, an empty list if it is malformed."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, list) and all(isinstance(name, str) for name in value):

@@ -1,4 +1,4 @@
-"""What a site's administrator allows: the study's server can ask for nothing else."""
+"""The policy of a site, which limits the requests that it answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FLOORS = tuple(f.name for f in fields(Policy))
 
 
 class RefusedError(DataError):
-    """A site refuses by its policy."""
+    """A site refuses a request because of its policy."""
 
 
 @dataclass(frozen=True)
@@ -31,29 +31,28 @@ class SitePolicy:
     Parameters
     ----------
     site
-        The name of the site, as studies list it.
+        Name of the site, as in studies.
     data
-        Its CSV file.
+        CSV file of the site.
     folder
-        Where it keeps its audit file, what it has to remember of a run, and its own results; nobody else reads it.
+        Folder for the audit file, the state of runs and the site's own results. Only the site reads it.
     studies
-        The hashes of the studies that it takes part in, see `StudyDocument.hash`.
+        Hashes of the studies that the site takes part in, see `StudyDocument.hash`.
     columns
-        The columns that studies may read; None: all.
+        The columns that studies may read, all if None.
     points
-        At how many positions a study may ask for its sums, at most, in all its runs.
+        Largest number of positions at which a study may request sums, over all its runs.
     own_numbers
-        Whether the server may see the site's own numbers: its part of every sum in a study without masks, and its
-        answers about itself alone after such a study. Either reveals its rows. Under masks no site gives any.
+        Whether the server may see the site's own numbers: its part of every sum in a study without masks, and its own
+        answers after such a study. Both reveal its rows. A study with masks never has them.
     identity
-        Its private key, see `accord flower key`, which masks take.
+        File with the private key of the site, needed for masks, see `accord flower key`.
     peers
-        The public key of every site by name, its own too, which masks take.
+        Public keys of all sites by name, including its own, needed for masks.
     modules
-        The hashes of the files of modules that studies' NumPyro models may be in, by the modules' names: code that runs
-        at the site, and that its administrator has read.
+        For NumPyro models, hashes of the approved module files by module name. Their code runs at the site.
     floors
-        Under which it tells nothing; in the file `rows`, `cells`, `parameters` and `rare`.
+        Disclosure floors, in the file as `rows`, `cells`, `parameters` and `rare`.
     """
 
     site: str
@@ -70,12 +69,12 @@ class SitePolicy:
 
     @classmethod
     def read(cls, path: str | Path) -> SitePolicy:
-        """A policy from its file; paths in it are relative to the file's folder.
+        """A policy from its file. Paths in it are relative to the folder of the file.
 
         Raises
         ------
         ValueError
-            The file is no TOML, or a key or value is wrong; the file is named.
+            The file is not TOML, or a key or value is wrong. The message names the file.
         """
         path = Path(path).expanduser()
         try:
@@ -116,7 +115,7 @@ class SitePolicy:
         for name, one in found.get("peers", {}).items():
             if not _is_public_key(one):
                 raise ValueError(
-                    f"{name} in [peers]: a public key is what `accord flower key` prints, found {one!r}; other keys of "
+                    f"{name} in [peers]: a public key is what `accord flower key` prints, found {one!r}. Other keys of "
                     "the policy stand above [peers]"
                 )
         if not found["site"].strip():
@@ -134,7 +133,7 @@ class SitePolicy:
         return set(sheet.header)
 
     def require_hash(self, found: str) -> None:
-        """Raise `RefusedError` unless the site takes part in the study of a hash."""
+        """Raise `RefusedError` unless the site takes part in the study with this hash."""
         if found not in self.studies:
             raise RefusedError(self._unknown(found))
 
@@ -145,17 +144,17 @@ class SitePolicy:
         )
 
     def absent(self, study: StudyDocument) -> dict[str, str | None]:
-        """The columns that a study needs and the site's file has not, each with the nearest name that it has."""
+        """The columns that a study needs and the site's file lacks, each with the nearest name in the file."""
         header = self._header(study)
         return {name: nearest(name, header) for name in sorted(study.needed_columns - header)}
 
     def require_study(self, study: StudyDocument) -> None:
-        """Raise `RefusedError` unless the site takes part in a study as it is."""
+        """Raise `RefusedError` unless the policy allows a study."""
         for text in self.refusals(study):
             raise RefusedError(text)
 
     def refusals(self, study: StudyDocument) -> Iterator[str]:
-        """Why the site takes no part in a study as it is, as far as its policy says."""
+        """The reasons in the policy against taking part in a study."""
         if study.hash not in self.studies:
             yield self._unknown(study.hash)
         if self.site not in study.sites:
@@ -170,7 +169,7 @@ class SitePolicy:
             yield f"{self.site}: refused, its policy does not allow the columns {', '.join(beyond)}"
         if not study.masks and not self.own_numbers:
             yield (
-                f"{self.site}: refused, the study goes without masks, so that its server sees this site's own numbers, "
+                f"{self.site}: refused, the study has no masks, so that its server sees this site's own numbers, "
                 "and the policy does not allow that by `own_numbers`"
             )
         if study.masks:

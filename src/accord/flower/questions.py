@@ -1,4 +1,4 @@
-"""The functions of its data that a site may be asked for, by name, and how their arguments travel."""
+"""The functions that sites answer, by name, and the encoding of their arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..samplers.by_sums.integration import off
 from ..samplers.by_sums.proposal import Drawn, Mixture
 from .wire import Packet, packet
 
-# All that is added up over sites: a potential, its derivatives, and how far its integrals are off.
+# Functions that are summed over sites: a potential, its derivatives and the error of its integrals.
 SUMS: dict[str, Callable[..., Any]] = {
     "value": value_of,
     "slope": slope_of,
@@ -24,31 +24,31 @@ SUMS: dict[str, Callable[..., Any]] = {
     "mean expansion": mean_expansion,
     "off": off,
 }
-# A site's own numbers at positions (point, dim), which its policy has to allow; see `SitePolicy.own_numbers`.
+# Functions of a single site at positions (point, dim), which need `SitePolicy.own_numbers`.
 OWN: dict[str, Callable[..., Any]] = {"log likelihood": log_likelihood_at, "log density alone": log_density_alone}
-# The functions that a run evaluates at each site.
+# Functions that a run evaluates at each site.
 EACH: dict[str, Callable[..., Any]] = {"count": count, **OWN}
 
 
 def name_of(function: Callable[..., Any], among: dict[str, Callable[..., Any]]) -> str:
-    """The name of a function that sites answer.
+    """The request name of a function.
 
     Raises
     ------
     TypeError
-        They do not answer it.
+        Sites do not answer this function.
     """
     for name, known in among.items():
         if known is function:
             return name
     raise TypeError(
-        f"sites answer {', '.join(among)} and nothing else, found {_called(function)}: a "
-        "federation goes with Importance() or ChEES(), and leave-one-out figures and predictive checks are not answered"
+        f"sites answer only {', '.join(among)}, found {_called(function)}: a federation needs "
+        "Importance() or ChEES(), and supports neither leave-one-out figures nor predictive checks"
     )
 
 
 def _called(function: Any) -> Any:
-    """What a function, or a part of one, is called."""
+    """The name of a function or partial."""
     return getattr(getattr(function, "func", function), "__name__", function)
 
 
@@ -59,7 +59,7 @@ def written(
     points: Any = None,
     at_once: int | None = None,
 ) -> Packet:
-    """A question with its arguments."""
+    """The request for a function with its arguments."""
     arrays = {f"argument {k}": np.asarray(leaf) for k, leaf in enumerate(arguments)}
     head: dict[str, Any] = {"name": name, "arguments": len(arguments), "at_once": at_once}
     if coordinates is not None:
@@ -73,12 +73,12 @@ def written(
 
 
 def understood(question: Packet, dim: int) -> tuple[tuple[Any, ...], dict[str, Any], int]:
-    """The arguments and options of a question about `dim` parameters, and at how many points it asks.
+    """The arguments and options of a request for `dim` parameters, and its number of points.
 
     Raises
     ------
     ValueError
-        It is not written as `written` writes it.
+        The request does not have the format of `written`.
     """
     head, arrays = question
     try:
@@ -90,7 +90,7 @@ def understood(question: Packet, dim: int) -> tuple[tuple[Any, ...], dict[str, A
             count_, seed, batch = map(int, head["drawn"])
             mixture = Mixture(*(arrays[f"mixture {field}"] for field in Mixture._fields))
             if min(count_ - 1, seed, batch) < 0 or mixture.mean.shape[1:] != (dim,):
-                raise ValueError("a question about points that are none")
+                raise ValueError("a question with invalid points")
             options["points"] = Drawn(mixture, count_, seed, batch)
             return (), options, count_
     except (KeyError, TypeError) as error:
@@ -98,7 +98,7 @@ def understood(question: Packet, dim: int) -> tuple[tuple[Any, ...], dict[str, A
     if "points" in arrays and all(argument.ndim == 0 for argument in arguments):
         options["points"] = looks = np.asarray(arrays["points"], np.float64)
     elif len(arguments) == 2 and arguments[0].shape == (dim,) and "points" not in arrays:
-        # an origin, and offsets from it
+        # an origin and offsets
         looks = arguments[1]
     else:
         raise ValueError("a question without points, or with too many")

@@ -1,4 +1,4 @@
-"""The ServerApp of a study: it leads the run, and sees sums of the sites' answers."""
+"""The ServerApp of a study: it runs the sampler, and sees sums over the sites."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .engine import Channel, Flower, keep_draws
 from .errors import ended_in_words
 from .study import StudyDocument
 
-# Errors of a message that nobody has looked at: it is sent anew.
+# Errors of messages that were not delivered, which are sent again.
 _LOST = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 _MORE = {
     ErrorCode.INVALID_FAB: " (its SuperNode has --trusted-entities, which takes no app that comes from a folder)",
@@ -25,7 +25,7 @@ _MORE = {
 
 
 class GridPost:
-    """Requests as messages of Flower's grid."""
+    """Transport of requests over Flower's grid."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -41,19 +41,19 @@ class GridPost:
             for node, request in requests.items()
         ]
         names = self.grid.push_messages(messages)
-        # what could not be sent has no name, and is sent anew later
+        # a message that was not sent has no name, and is sent again later
         return {name: node for name, node in zip(names, requests, strict=False) if name}
 
-    def heard(self, messages: Collection[str]) -> dict[str, bytes | Broken | None]:
+    def replies(self, messages: Collection[str]) -> dict[str, bytes | Broken | None]:
         """See `Post`."""
         found: dict[str, bytes | Broken | None] = {}
         for reply in self.grid.pull_messages(messages):
-            found[reply.metadata.reply_to_message_id] = _said(reply)
+            found[reply.metadata.reply_to_message_id] = _content(reply)
         return found
 
 
-def _said(reply: Message) -> bytes | Broken | None:
-    """What a node says."""
+def _content(reply: Message) -> bytes | Broken | None:
+    """The content of a reply, an error, or None if the message was not delivered."""
     if reply.has_content():
         return bytes(reply.content["packet"]["bytes"])
     if reply.error.code in _LOST:
@@ -62,32 +62,32 @@ def _said(reply: Message) -> bytes | Broken | None:
 
 
 def app_of(study: StudyDocument) -> ServerApp:
-    """The ServerApp of a study, which keeps its run in the folder that the run's config names as `output`."""
+    """The ServerApp of a study. It stores the run in the folder `output` of the run config."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         folder = Path(str(context.run_config["output"]))
-        with ended_in_words(_tell):
+        with ended_in_words(_log):
             folder.mkdir(parents=True, exist_ok=True)
-            lead(study, NodeChannel(GridPost(grid), _tell), folder)
+            lead(study, NodeChannel(GridPost(grid), _log), folder)
 
     return app
 
 
 def lead(study: StudyDocument, channel: Channel, folder: Path) -> None:
-    """Sample a study's posterior, and keep the run in a folder; a run that was lost is taken up there."""
+    """Sample the posterior of a study into a folder. An interrupted run resumes from there."""
     engine = Flower(study, channel)
     options = {key: value for key, value in study.run.items() if key in ("draws", "chains", "seed")}
     network = Network.star(len(study.sites))
-    _tell(f"study {study.hash}; run {engine.session}; sites {', '.join(study.sites)}")
+    _log(f"study {study.hash}; run {engine.session}; sites {', '.join(study.sites)}")
     post = engine.model()
     run = sample(post, network, engine=engine, checkpoint=folder / "sums", progress=False, **options)
     run.save(folder / "run.nc")
     keep_draws(engine, run.draws[:, :, 0], study.run.get("seed", 0))
-    _tell(f"{run.traffic.sums} sums, {run.seconds:.0f} s; {folder / 'run.nc'}")
+    _log(f"{run.traffic.sums} sums, {run.seconds:.0f} s; {folder / 'run.nc'}")
     print(run.summary().to_string(), flush=True)
 
 
-def _tell(text: str) -> None:
+def _log(text: str) -> None:
     print(f"accord: {text}", flush=True)

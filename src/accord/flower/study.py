@@ -1,4 +1,4 @@
-"""A study as all its sites are given it: a document of data, formula, family and priors, known by its hash."""
+"""The document of a study: data, formula, family and priors in TOML, identified by its hash."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from ..models.tables import needed
 from ..posterior import Posterior
 from .module import ApprovedModule
 
-# The sections of a document, and what [run] may say.
+# Sections of a document, and the keys of [run] with their types.
 _SECTIONS = ("data", "model", "priors", "run")
 _RUN = {"draws": "int", "chains": "int", "seed": "int", "masks": "bool", "output": "str"}
 
 
 def hash_of(text: str) -> str:
-    """The hash of a study's text, however its lines end."""
+    """The hash of the text of a study, which does not depend on line endings."""
     return hashlib.sha256(_normal(text).encode()).hexdigest()
 
 
@@ -44,7 +44,7 @@ def _normal(text: str) -> str:
 
 @dataclass(frozen=True)
 class StudyDocument:
-    """A study in TOML, without any file: `[data] sites` names those who take part, in their order.
+    """A study in TOML. It names no files, and lists the participating sites in `[data] sites`.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class StudyDocument:
     Raises
     ------
     ValueError
-        It is no TOML, or a section, key or value is wrong.
+        The document is not TOML, or a section, key or value is wrong.
     """
 
     text: str
@@ -85,7 +85,7 @@ class StudyDocument:
         for key in ("draws", "chains"):
             whole_number(f"{key} in [run]", self.run.get(key, 1), 1)
         seed_words(self.run.get("seed", 0))
-        # what is wrong with them is said at once
+        # errors in options and arguments are raised now
         if self.module is None:
             self._options, self._arguments  # noqa: B018
             require_groups_of_sites(self._arguments["formula"])
@@ -95,7 +95,7 @@ class StudyDocument:
 
     @classmethod
     def read(cls, path: str | Path) -> StudyDocument:
-        """A document from a file, which errors name."""
+        """A document from a file. Errors name the file."""
         try:
             return cls(Path(path).read_text(encoding="utf-8-sig"))
         except (ValueError, OSError) as error:
@@ -103,36 +103,36 @@ class StudyDocument:
 
     @property
     def hash(self) -> str:
-        """By which sites' policies name the study: SHA-256 of the text, in hexadecimal digits."""
+        """SHA-256 of the text in hexadecimal digits, which policies of sites list."""
         return hash_of(self.text)
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Who takes part."""
+        """Names of the participating sites."""
         return tuple(self._document["data"]["sites"])
 
     @property
     def run(self) -> dict[str, Any]:
-        """What [run] says."""
+        """The options in [run]."""
         return dict(self._document.get("run", {}))
 
     @property
     def masks(self) -> bool:
-        """Whether sums go under masks, as they do where [run] does not say otherwise."""
+        """Whether sums are masked, by default True."""
         return bool(self.run.get("masks", True))
 
     @property
     def columns(self) -> frozenset[str]:
-        """What of a site's columns it is to read; names of functions are among them."""
+        """The columns that the study may read. Names of functions are included."""
         if self.module is not None:
             return self.module.columns
-        asked = needed(*self._named)
+        requested = needed(*self._named)
         named = self._options.get("columns")
-        return frozenset(FormulaNames.of(asked["formula"]).names if named is None else named)
+        return frozenset(FormulaNames.of(requested["formula"]).names if named is None else named)
 
     @property
     def needed_columns(self) -> frozenset[str]:
-        """What a site's file must have."""
+        """The columns that the file of each site must have."""
         if self.module is not None:
             return self.module.columns
         formula, *beside = self._named
@@ -141,12 +141,12 @@ class StudyDocument:
 
     @property
     def dialects(self) -> Dialects:
-        """How the files of sites are written."""
-        return Dialects.taken({} if self.module is not None else dict(self._options))
+        """The formats of the files of sites."""
+        return Dialects.pop_from({} if self.module is not None else dict(self._options))
 
     @cached_property
     def module(self) -> ApprovedModule | None:
-        """The module that the model is in; None: it is a formula."""
+        """The module with the model, or None for a formula."""
         model = self._document["model"]
         return ApprovedModule.of(model) if "numpyro" in model else None
 
@@ -155,7 +155,7 @@ class StudyDocument:
         try:
             return tomllib.loads(self.text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise ValueError(f"no TOML: {error}") from error
+            raise ValueError(f"not valid TOML: {error}") from error
 
     @cached_property
     def _arguments(self) -> dict[str, Any]:
@@ -171,14 +171,14 @@ class StudyDocument:
         return tuple(self._arguments.get(key) for key in ("formula", "weights", "exposure"))
 
     def at(self, engine: AsksSites) -> Posterior:
-        """The model over the sites of an engine."""
+        """The model of the sites of an engine, in the server's process."""
         if self.module is not None:
             return self.module.posterior([self.module.refusing()] * len(self.sites))
         table = RemoteStudy(engine, self.sites, self.sites, self._options)
         return models.glm(table, **self._arguments)
 
     def model(self, meeting: SiteCollectives, file: Path, floors: Policy) -> Posterior:
-        """The model as one of the sites that meet makes it, of its own file."""
+        """The model in the process of one site, with the rows of its own file."""
         if self.module is not None:
             sources = [self.module.refusing()] * len(self.sites)
             (here,) = meeting.here
@@ -191,6 +191,6 @@ class StudyDocument:
 
 
 def _require_few_parameters(post: Posterior, site: str, floors: Policy) -> None:
-    """Raise `DataError` where a model has more parameters than a site's floors allow for its rows."""
+    """Raise `DataError` if a model has too many parameters for the number of rows of a site."""
     for refusal in floors.refusals(site, post.dim, int(post.sizes[0])):
         raise DataError(refusal)

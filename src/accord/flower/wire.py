@@ -1,4 +1,4 @@
-"""What travels between a study's server and its sites: words as JSON and arrays of numbers, and never code."""
+"""Messages between the server and the sites of a study: JSON and numeric arrays, never code."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import numpy as np
 
 from ..data.cells import AboutCells
 
-# The name that the words have among the arrays.
+# Key of the JSON part among the arrays.
 _HEAD = "head"
-# Types of arrays: numbers and truth values.
+# Allowed dtypes: numbers and booleans.
 _KINDS = "biuf"
 
 
 class Packet(NamedTuple):
-    """Words, which JSON has, and arrays by name."""
+    """A message: JSON values and arrays by name."""
 
     head: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
     def to_bytes(self) -> bytes:
-        """The packet as bytes, from which `read` makes it again."""
+        """The packet as bytes, for `read`."""
         stream = io.BytesIO()
         head = np.frombuffer(json.dumps(self.head, allow_nan=False).encode(), np.uint8)
         arrays: dict[str, Any] = {_HEAD: head, **self.arrays}
@@ -34,35 +34,35 @@ class Packet(NamedTuple):
 
 
 def packet(head: Mapping[str, Any], **arrays: np.ndarray) -> Packet:
-    """A packet of these."""
+    """A packet with these values."""
     return Packet(dict(head), arrays)
 
 
 def read(found: bytes) -> Packet:
-    """The packet that bytes hold.
+    """The packet in bytes.
 
     Raises
     ------
     ValueError
-        They hold none.
+        The bytes are not a packet.
     """
     try:
         _require_plain(found)
-        # a pickle could run anything
+        # a pickle could run code
         with np.load(io.BytesIO(found), allow_pickle=False) as arrays:
             own = dict(arrays)
         if not all(array.dtype.kind in _KINDS for array in own.values()):
-            raise ValueError("an array holds no numbers")
+            raise ValueError("an array is not numeric")
         head = json.loads(own.pop(_HEAD).tobytes())
     except Exception as error:
-        raise ValueError(f"{len(found)} bytes are no packet: {type(error).__name__}") from error
+        raise ValueError(f"{len(found)} bytes are not a packet: {type(error).__name__}") from error
     if not isinstance(head, dict):
-        raise ValueError(f"{len(found)} bytes are no packet: their words are no dictionary")
+        raise ValueError(f"{len(found)} bytes are not a packet: the JSON part is no object")
     return Packet(head, own)
 
 
 def _require_plain(found: bytes) -> None:
-    """Raise `ValueError` where bytes would become many more when they are read."""
+    """Raise `ValueError` for bytes that expand when read, such as a zip bomb."""
     with zipfile.ZipFile(io.BytesIO(found)) as archive:
         members = archive.infolist()
         if any(one.compress_type != zipfile.ZIP_STORED for one in members):
@@ -71,14 +71,11 @@ def _require_plain(found: bytes) -> None:
             raise ValueError("its parts are larger than the whole")
 
 
-# --- values that JSON does not have ---
+# --- values without a JSON type ---
 
 
 def plain(value: Any) -> Any:
-    """A value of dictionaries, lists, texts and numbers as JSON has it; floats come back exactly.
-
-    A text about some cells becomes the one that names no lines.
-    """
+    """A nested value as JSON types. Floats round-trip exactly, and messages about cells lose their lines."""
     if isinstance(value, AboutCells):
         return value.elsewhere
     if isinstance(value, Mapping):
@@ -95,7 +92,7 @@ def plain(value: Any) -> Any:
 
 
 def revived(value: Any) -> Any:
-    """What `plain` was given, tuples as lists."""
+    """The inverse of `plain`, with lists for tuples."""
     if isinstance(value, dict):
         if value.keys() == {"shape", "type", "values"}:
             dtype = np.dtype(value["type"])

@@ -1,4 +1,4 @@
-"""Models as posteriors: ready ones, and `glm`, which makes one of a table and a formula."""
+"""Ready-made posteriors, and `glm`, which builds a posterior from tables and a formula."""
 
 from . import families, priors
 from .glm import glm

@@ -1,4 +1,4 @@
-"""The sections data, model and priors: a posterior of files."""
+"""The sections [data], [model] and [priors] of a configuration file."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ PRIORS.pop("Prior")
 def read_problem(
     document: dict[str, Any], folder: Path, engine: Any = None
 ) -> tuple[data.Matrix | data.Study | data.RemoteStudy, Posterior]:
-    """The data and the model: a study where the model is a formula, a table of numbers otherwise.
+    """The data and the posterior: a study for a formula, a numeric matrix otherwise.
 
-    `engine` is what the agents run in, where they read their own files.
+    `engine` is the engine whose agents read their own files, or None.
     """
     section, model = dict(document["data"]), dict(document["model"])
     if "formula" in model:
@@ -40,14 +40,14 @@ def read_problem(
         with sites_named(study.sites):
             return study, call("[model] with a formula", models.glm, study, **arguments_of_glm(document))
     if "priors" in document:
-        raise ValueError("[priors] goes with a formula in [model]; found none")
+        raise ValueError("[priors] needs a formula in [model]")
     table = _read_matrix(section, folder)
     with sites_named(table.sites):
         return table, _build_model(model, table, folder)
 
 
 def arguments_of_glm(document: dict[str, Any]) -> dict[str, Any]:
-    """What [model] with a formula and [priors] say to `accord.models.glm`."""
+    """The arguments of `accord.models.glm` from [model] and [priors]."""
     model = dict(document["model"])
     model.pop("positive", None)
     known = [name for name in inspect.signature(models.glm).parameters if name != "table"]
@@ -63,10 +63,10 @@ def arguments_of_glm(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def options_of_study(document: dict[str, Any]) -> dict[str, Any]:
-    """What [data] and [model] with a formula say of the columns of a study whose files are elsewhere."""
+    """The options of a study with remote files, from [data] and [model]."""
     options = _with_columns_of(dict(document["data"]), dict(document["model"]))
     for key in ("file", "site", "formula"):
-        # glm adds what its formula names
+        # `glm` adds the columns of its formula
         options.pop(key, None)
     return options
 
@@ -78,7 +78,7 @@ def _build_priors(section: Any) -> dict[str, Prior]:
 
 
 def _build_named(what: str, value: Any, choices: Mapping[str, Callable[..., Any]]) -> Any:
-    """What a table such as {name = "Normal", scale = 2.0} says, of some choices."""
+    """The object of a table such as {name = "Normal", scale = 2.0}, by its name among `choices`."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise ValueError(
             f'{what} must be a table with a name, as {{name = "{next(iter(choices))}", ...}}, found {value!r}'
@@ -94,7 +94,7 @@ def _build_named(what: str, value: Any, choices: Mapping[str, Callable[..., Any]
 
 @contextmanager
 def sites_named(sites: Sequence[str]) -> Iterator[None]:
-    """Name the site beside the number of an agent in an error."""
+    """Add the name of the site to agent numbers in errors."""
 
     def named(found: re.Match[str]) -> str:
         agent = int(found[1])
@@ -117,34 +117,34 @@ def _study_of(
         study: data.Study = read_study(data.study, section, model, folder)
         return study
     if not hasattr(engine, "asking"):
-        raise ValueError('[data] at sites with a formula goes with an engine whose agents read files: engine = "silo"')
+        raise ValueError('[data] at sites with a formula needs an engine whose agents read files: engine = "silo"')
     require_given("[data]", section, ("files",))
     for key in ("file", "site"):
         if key in section:
-            raise ValueError(f"[data] at sites has files, one an agent; found {key}")
+            raise ValueError(f"[data] at sites needs files, one for each agent; found {key}")
     options = options_of_study({"data": section, "model": model})
     return data.study_at_sites(options.pop("files"), engine, **options)
 
 
 def read_study(read: Callable[..., Any], section: dict[str, Any], model: dict[str, Any], folder: Path) -> Any:
-    """What a function of the arguments of `accord.data.study` makes of [data], with what [model] says of columns."""
+    """The result of `read`, a function with the arguments of `accord.data.study`, for [data] and [model]."""
     return read(**_placed(_with_columns_of(section, model, read), folder))
 
 
 def _at_sites(section: dict[str, Any]) -> bool:
-    """Take out of [data] whether each file is read where it lies."""
+    """Remove and return `at_sites` of [data]: whether agents read the files."""
     return bool(require_type("[data]", "at_sites", section.pop("at_sites", False), "bool"))
 
 
 def columns_beside(model: Mapping[str, Any]) -> list[str]:
-    """The columns that [model] names beside its formula."""
+    """The columns of weights and exposure in [model]."""
     return [model[key] for key in ("weights", "exposure") if isinstance(model.get(key), str)]
 
 
 def _with_columns_of(
     section: dict[str, Any], model: dict[str, Any], read: Callable[..., Any] = data.study
 ) -> dict[str, Any]:
-    """The arguments that [data] has for a function such as `accord.data.study`, with what [model] says of columns."""
+    """The arguments of `read` from [data], with the columns that [model] names."""
     require_known("key of [data] for a study", section, inspect.signature(read).parameters)
     require_types("[data]", section, read)
     if "formula" in model:
@@ -158,7 +158,7 @@ def _with_columns_of(
 
 
 def _make_policy(section: dict[str, Any]) -> None:
-    """Replace the policy of [data], a table of floors, by what it says."""
+    """Replace the table `policy` of [data] by an `accord.data.Policy`."""
     if isinstance(section.get("policy"), dict):
         require_known("key of policy in [data]", section["policy"], inspect.signature(data.Policy).parameters)
         section["policy"] = data.Policy(**section["policy"])
@@ -168,7 +168,7 @@ def _read_matrix(section: dict[str, Any], folder: Path) -> data.Matrix:
     study, matrix = (inspect.signature(function).parameters for function in (data.study, data.Study.matrix))
     of_matrix = [name for name in matrix if name != "self"]
     if _at_sites(section):
-        # each file is read where it lies, by a path of that machine
+        # paths are those on the agents' machines
         require_known("key of [data] at sites", section, [*study, *of_matrix])
         require_types("[data]", section, data.study)
         require_types("[data]", section, data.at_sites)
@@ -186,16 +186,16 @@ def _read_matrix(section: dict[str, Any], folder: Path) -> data.Matrix:
     if columns is not None:
         section["columns"] = [*columns, options["target"]]
     if not options.get("standardise", True) and columns is not None:
-        # what is not divided by its spread may be the same in every row
+        # columns that are not standardised may be constant
         section.setdefault("constant", columns)
-    # sites agree on nothing for a matrix but means, so that the default floors have nothing to guard
+    # sites share only means for a matrix, so the default floors are not needed
     _make_policy(section)
     section.setdefault("policy", data.Policy.none())
     return data.study(**_placed(section, folder)).matrix(**options)
 
 
 def _placed(section: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The section with paths of files from the folder of the config file."""
+    """The section with file paths relative to the folder of the configuration file."""
     for key in ("files", "file"):
         if isinstance(section.get(key), str):
             section[key] = str(folder / section[key])

@@ -1,7 +1,4 @@
-"""Effects of sites, or of groups within sites, `(1 | site)` and `(1 + x | ward)`.
-
-They are integrated out at the site, or are parameters.
-"""
+"""Effects of sites or of groups within sites, `(1 | site)` and `(1 + x | ward)`: integrated out, or parameters."""
 
 from __future__ import annotations
 
@@ -26,11 +23,11 @@ from .regression import LogPrior, predictor, weighted
 if TYPE_CHECKING:
     import pandas as pd
 
-# What is done with effects: `effects` of `glm`.
+# Values of the argument `effects` of `glm`.
 INTEGRATED, PARAMETERS = "integrated", "parameters"
-# The variable that holds effects that are parameters, (group, effect).
+# Name of the variable with the effects as parameters, shape (group, effect).
 EFFECTS = "group_effect"
-# Share of rows that are unlike any other, from which on looking for like ones gains nothing.
+# Share of distinct rows above which equal rows are not merged.
 _MOST_DISTINCT = 0.7
 
 
@@ -53,39 +50,39 @@ STANDARDISED = Standardised(factor)
 
 @dataclasses.dataclass(frozen=True)
 class PredictedInGroups:
-    """The log likelihood of a family whose predictors have effects of groups, one number a row."""
+    """The log likelihood of each row, with effects of groups in the linear predictor."""
 
     family: Family
 
     def __call__(self, params: dict[str, Array], latents: Float[Array, "row effect"], rows: dict[str, Array]) -> Array:
-        """The log density of the rows' responses given their groups' standardised effects, times their weights."""
+        """The weighted log density of each row's response, given the standardised effects of its group."""
         return self.given(STANDARDISED(latents, params)[0], params, rows)
 
     def given(self, effects: Float[Array, "row effect"], params: dict[str, Array], rows: dict[str, Array]) -> Array:
-        """The same given their groups' effects."""
+        """The weighted log density of each row's response, given the effects of its group."""
         eta = predictor(self.family, params, rows) + jnp.sum(rows["effects"] * effects, axis=1)
         return weighted(self.family.log_density(params, eta, rows), rows)
 
 
 @dataclasses.dataclass(frozen=True)
 class PredictedByEffects:
-    """The same where the effects are parameters, of which `group` of each row names one; one number a row."""
+    """The log likelihood of each row, with effects that are parameters: `rows["group"]` indexes them."""
 
     groups: PredictedInGroups
 
     def __call__(self, params: dict[str, Array], rows: dict[str, Array]) -> Array:
-        """The log density of the rows' responses, times their weights."""
+        """The weighted log density of each row's response."""
         return self.groups.given(params[EFFECTS][rows["group"]], params, rows)
 
 
 @dataclasses.dataclass(frozen=True)
 class LogPriorOfEffects:
-    """The log prior of all parameters, where effects are among them: these are normal given the others."""
+    """The log prior of all parameters, effects included. The effects are normal given the other parameters."""
 
     others: LogPrior
 
     def __call__(self, *numbers_and_params: Any) -> Array:
-        """The sum of all log densities; arguments as `LogPrior` has them."""
+        """The sum of all log densities, with the arguments of `LogPrior`."""
         params = numbers_and_params[-1]
         z = STANDARDISED.inverse(params[EFFECTS], params)
         volume = STANDARDISED(z, params)[1]
@@ -93,9 +90,9 @@ class LogPriorOfEffects:
 
 
 def distinct(meeting: SiteCollectives, shards: Sequence[Rows]) -> list[Rows]:
-    """The rows of each site without those that are like another one, which weighs more for them.
+    """The rows of each site with equal rows merged into one of larger weight.
 
-    Integrals over effects look at every row many times; where most rows are different, they stay as they are.
+    Integrals over effects evaluate every row at many nodes. If most rows are distinct, no rows are merged.
     """
     found = []
     for rows in shards:
@@ -105,7 +102,7 @@ def distinct(meeting: SiteCollectives, shards: Sequence[Rows]) -> list[Rows]:
         _, first, of_row = np.unique(alike, axis=0, return_index=True, return_inverse=True)
         weight = np.bincount(of_row, weights=rows.get("weight"), minlength=len(first)).astype(float)
         found.append({**{name: values[first] for name, values in rows.items()}, "weight": weight})
-    # all sites keep their rows in one form
+    # all sites use the same form
     counts = meeting.total(
         [{"found": len(own["design"]), "rows": len(rows["design"])} for own, rows in zip(found, shards, strict=True)]
     )
@@ -113,12 +110,12 @@ def distinct(meeting: SiteCollectives, shards: Sequence[Rows]) -> list[Rows]:
 
 
 def require_possible(family: Family, design: Formula, meeting: SiteCollectives, effects: str) -> None:
-    """Raise `ValueError` where effects of groups are not what this family, formula or study can have."""
+    """Raise `ValueError` if the family, the formula or the study does not support these effects of groups."""
     if not family.splits or family.predictors:
         others = "bernoulli, of one class against all others"
         if family.columns == ("time", "event"):
             others = "piecewise_exponential or weibull"
-        raise ValueError(f"the family {family.name} cannot have effects of groups: take the family {others}")
+        raise ValueError(f"the family {family.name} does not support effects of groups: use the family {others}")
     if len(design.effects) > 2:
         raise ValueError(f"a group can have two effects at most, found {', '.join(design.effects)}")
     if effects == PARAMETERS and not meeting.is_whole:
@@ -126,18 +123,18 @@ def require_possible(family: Family, design: Formula, meeting: SiteCollectives, 
 
 
 def require_integrated(effects: str) -> None:
-    """Raise `ValueError` where effects are to be parameters, in a study whose sites keep their groups."""
+    """Raise `ValueError` for effects as parameters in a study whose groups stay at their sites."""
     if effects == PARAMETERS:
         raise ValueError(
-            f'effects = "{PARAMETERS}" needs the rows of all sites in one process, since it names every group to all: '
-            f'here groups stay at their sites, so leave it out, or set effects = "{INTEGRATED}"'
+            f'effects = "{PARAMETERS}" needs the rows of all sites in one process, as the names of parameters contain '
+            f'the names of groups. Set effects = "{INTEGRATED}", the default'
         )
 
 
 def parameters(
     family: Family, design: Formula, summary: Summary, spread: Float[np.ndarray, " effect"]
 ) -> dict[str, Parameter]:
-    """The standard deviations of the effects and their correlation, with priors that fit the scale of the data."""
+    """The standard deviations and the correlation of the effects, with default priors for the scale of the data."""
     found = {}
     for name, effect, sd in zip(("group_sd", "group_sd_2"), design.effects, spread, strict=False):
         scale = family.unit(summary) / (float(sd) if sd > 0 else 1.0)
@@ -155,9 +152,9 @@ def parameters(
 def as_parameters(
     design: Formula, frames: Mapping[str, pd.DataFrame], shards: Sequence[Rows]
 ) -> tuple[Parameter, list[Rows]]:
-    """The effects of all groups, one group after another, and the shards with each row's group numbered among all.
+    """The effects of all groups as a parameter, and the shards with groups numbered across sites.
 
-    `frames`, by site, and `shards` are those of all sites.
+    `frames`, by site, and `shards` cover all sites.
     """
     names: list[str] = []
     found = []
@@ -166,12 +163,12 @@ def as_parameters(
         names += design.groups(frame, site)
     labels = tuple(f"{effect}|{design.group}={name}" for name in names for effect in design.effects)
     init = np.zeros((len(names), len(design.effects)))
-    # a unit is a standard deviation of the effects
+    # the prior is on the standardised effects
     return Parameter(init, STANDARDISED, Normal(0.0, 1.0), labels=labels), found
 
 
 def local(design: Formula) -> Local:
-    """The standardised effects of a group, which a site integrates out."""
+    """The standardised effects of a group, as latents that the site integrates out."""
     return Local(Partial(_standard_normal), np.zeros(len(design.effects)), None if design.group_is_site else _group)
 
 

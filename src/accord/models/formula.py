@@ -1,4 +1,4 @@
-"""A formula as columns of numbers: parsed once, evaluated at each site on its own rows with what all agreed on."""
+"""A formula as columns of numbers: parsed once, evaluated at each site with levels and means of all sites."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ from .grammar import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# What formulas call the site of a row in grouping factors, a column or not.
+# The name of a row's site in grouping factors. The table needs no such column.
 SITE = "site"
 
 
 def require_groups_of_sites(text: str) -> None:
-    """Raise `ValueError` where a formula has effects of groups whose names sites would have to tell: (1 | ward).
+    """Raise `ValueError` if grouping needs the names of groups at other sites, as (1 | ward) does.
 
-    It needs no table, and so says it before any site is asked.
+    The check reads no table, so it runs before any request to a site.
     """
     grouping = _grouping_of(parsed(text)[0])
     if grouping is not None and grouping.column is not None and not grouping.is_nested:
-        raise _untold_groups_error(grouping.column)
+        raise _group_names_error(grouping.column)
 
 
 def columns_of_formula(text: str) -> frozenset[str]:
-    """The columns that a formula needs in a table; names of functions are not among them."""
+    """The columns of a table that a formula reads."""
     model, _ = parsed(text)
     factors = {component.name for term in model.group_terms for component in term.factor.components}
     others = [*model.common_terms, model.response.term, *(term.expr for term in model.group_terms)]
     named = {name for term in others for name in names_of(parts_of_term(term))}
-    # behind a bar it is the site itself, a column or not
+    # as a grouping factor, `site` is the site itself and needs no column
     return frozenset(named | (factors - {SITE}))
 
 
 class _Grouping(NamedTuple):
-    """The one grouping factor of a formula, as it is written; the column in it, if any, and whether `site` is there."""
+    """The grouping factor of a formula: its text, its column or None, and whether it contains `site`."""
 
     name: str
     column: str | None
@@ -66,44 +66,46 @@ class _Grouping(NamedTuple):
 
 
 def _grouping_of(model: Any) -> _Grouping | None:
-    """The grouping factor of terms such as `(1 | ward)`, if any."""
+    """The grouping factor of terms such as `(1 | ward)`, or None."""
     factors = {term.factor.name: term.factor.components for term in model.group_terms}
     if not factors:
         return None
     if len(factors) > 1:
         raise ValueError(
-            f"effects of one grouping factor are possible, found {sorted(factors)}: write the others among the terms, "
-            "as in C(column)"
+            f"a formula can have one grouping factor, found {sorted(factors)}: write the others as terms, as in "
+            "C(column)"
         )
     ((name, components),) = factors.items()
     within = [component.name for component in components if component.name != SITE]
     if len(within) > 1 or not all(hasattr(component, "reference") for component in components):
         raise ValueError(
-            f"effects must be grouped by {SITE}, a column, or {SITE}:column; found {name!r}: make one column of several"
+            f"effects must be grouped by {SITE}, a column, or {SITE}:column; found {name!r}: combine several columns "
+            "into one"
         )
     return _Grouping(name, within[0] if within else None, len(components) > len(within))
 
 
-def _untold_groups_error(column: str) -> ValueError:
+def _group_names_error(column: str) -> ValueError:
     return ValueError(
-        f"sites do not tell the names of their groups, so that nobody can say whether {column} names the same ones at "
-        f"two of them: write {SITE}:{column}"
+        f"names of groups stay at their sites, so accord cannot check that no group of {column} has rows at two sites: "
+        f"write {SITE}:{column}"
     )
 
 
-# Arrays of shape (row,), each with the term that it is of, as it is written.
+# Pairs (text of a term, array of shape (row,)).
 Columns = Sequence[tuple[str, np.ndarray]]
 
 
 class Matrices(NamedTuple):
-    """What a formula makes of one site's rows."""
+    """The right side of a formula, evaluated on the rows of one site."""
 
-    # (row, column); the intercept, where there is one, is the first column
+    # shape (row, column), the intercept first if there is one
     design: np.ndarray
-    # (row,); None where the formula has none
+    # shape (row,); None without an offset
     offset: np.ndarray | None
-    # (row, effect) and (row,) of a grouping factor, numbered from 0; None where there is no such term
+    # columns with effects of groups, shape (row, effect); None without a grouping factor
     effects: np.ndarray | None
+    # index of each row's group, from 0, shape (row,); None without a grouping factor
     group: np.ndarray | None
 
 
@@ -113,29 +115,29 @@ class Formula:
     Parameters
     ----------
     text
-        The formula, in the language of `formulae` (that of R).
+        The formula, in R's syntax as `formulae` parses it.
     meeting
-        The sites. All see the formula; sums over them are all that is taken together.
+        The collectives of the sites: sums for `scale` and `center`, and checks.
     frames
-        One pandas DataFrame for each site that is here.
+        One pandas DataFrame for each site in this process.
     columns
         The names of the columns of all frames.
     levels
-        By factor, the levels that the sites agreed on; other columns are numbers.
+        The levels of each factor, the same at all sites. Columns without levels are numeric.
     known
-        The names of all columns, for errors, where frames have some of them.
+        The names of all columns of the table, for error messages. `columns` may be a part of them.
     check
-        Raises an error at all sites where one of them refuses its columns, see `accord.data.Study.check_columns`.
+        Raises an error at all sites if one site refuses its columns, see `accord.data.Study.check_columns`.
     check_size
-        Raises an error where a model of at least this number of columns is refused, before any column is made.
+        Raises an error if the least number of columns is too large, before any column is computed.
 
     Raises
     ------
     ImportError
         `formulae` is not installed.
     ValueError
-        The formula cannot be read, names a column or function that there is not, or something that each site would
-        work out otherwise from its own rows.
+        The formula cannot be parsed. It names an unknown column or function, or a function of the rows of one site,
+        whose result would differ between sites.
     """
 
     def __init__(
@@ -153,7 +155,6 @@ class Formula:
         self._model, self._spelling = parsed(text)
         self._within: str | None = None
         self._is_nested = False
-        # the grouping factor, as it is written
         self.group = self._grouping(columns, known)
         self._require_within_sites(meeting, frames)
         self._require_sites(meeting, frames, columns)
@@ -166,28 +167,28 @@ class Formula:
             *factors,
             *(getattr(component, "name", None) for component in self._components()),
         }:
-            raise ValueError(f"the response {own} of the formula {text!r} is among its terms: leave it out there")
+            raise ValueError(f"the response {own} of the formula {text!r} is also among its terms: remove it there")
         self._environment = environment()
         for part in self._predictors():
             require_columns(part, columns, known)
             require_levels(part, self.levels)
         for part in [*parts_of(self._response), *self._predictors()]:
             require_kinds(part, self.levels, factors)
-        check_size(self._least_columns())
+        check_size(self._min_columns())
         self._standardise(meeting, frames, check)
-        self._template = self._rows_of_all_kinds(columns)
-        # no row of a site is in it, so that errors quote none
+        self._template = self._template_rows(columns)
+        # the template has no rows of a site, so the error message may quote it
         try:
             with np.errstate(all="ignore"):
-                # it adds the terms that interactions need beside them, as h for g:h, and these may need others
+                # evaluation adds terms that interactions need, such as h for g:h, which may need further terms
                 count = 0
                 while count != (count := len(self._model.common_terms)):
                     self._model.eval(self._template, self._environment)
         except Exception as error:
-            raise ValueError(f"the formula {text!r} cannot be worked out: {error}") from error
+            raise ValueError(f"the formula {text!r} cannot be evaluated: {error}") from error
         self._read_terms()
 
-    # --- what the parsed formula says ---
+    # --- the parsed formula ---
 
     def _predictors(self) -> Iterator[Any]:
         for component in self._components():
@@ -199,7 +200,7 @@ class Formula:
             yield from getattr(term, "components", ())
 
     def _grouping(self, columns: Sequence[str], choices: Sequence[str]) -> str | None:
-        """The one grouping factor of terms such as `(1 | ward)`, if any; `site` is the site itself."""
+        """The text of the grouping factor, or None; sets its column and whether it contains `site`."""
         found = _grouping_of(self._model)
         if found is None:
             return None
@@ -209,11 +210,11 @@ class Formula:
         return found.name
 
     def _require_within_sites(self, meeting: SiteCollectives, frames: Sequence[pd.DataFrame]) -> None:
-        """Raise `ValueError` where groups of the same name are at several sites, so that they may be one group."""
+        """Raise `ValueError` if several sites have a group of the same name, which could be one group."""
         if self._within is None or self._is_nested:
             return
         if not meeting.is_whole:
-            raise _untold_groups_error(self._within)
+            raise _group_names_error(self._within)
         places: dict[Any, list[str]] = {}
         for frame, site in zip(frames, meeting.sites, strict=True):
             for name in frame[self._within].unique():
@@ -221,33 +222,33 @@ class Formula:
         for several in places.values():
             if len(several) > 1:
                 raise ValueError(
-                    f"groups of {self._within} have rows of several sites, {several[0]!r} and {several[1]!r} "
-                    f"among them, and effects stay at a site: write {SITE}:{self._within} where each site has its own "
+                    f"a group of {self._within} has rows at several sites, {several[0]!r} and {several[1]!r} among "
+                    f"them, and its effect belongs to one site: write {SITE}:{self._within} if each site has its own "
                     "groups"
                 )
 
     def _require_sites(self, meeting: SiteCollectives, frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> None:
-        """Raise `ValueError` where the table has a column `site` that is none of the sites of the study."""
+        """Raise `ValueError` if the table has a column `site` that does not match the sites of the study."""
         is_of_sites = self.group is not None and (self._within is None or self._is_nested)
         if not is_of_sites or SITE not in columns:
             return
         own = [set(frame[SITE]) for frame in frames]
-        said = meeting.gathered([len(values) > 1 for values in own])
-        if any(said) or (meeting.is_whole and len(set().union(*own)) < len(own)):
+        is_mixed = meeting.gathered([len(values) > 1 for values in own])
+        if any(is_mixed) or (meeting.is_whole and len(set().union(*own)) < len(own)):
             raise ValueError(
-                f"effects of {SITE} are those of the sites of the study, {', '.join(meeting.sites)}, and the table has "
-                f"a column {SITE} of other groups: rename the column, or leave it out"
+                f"{SITE} in a grouping factor means the sites of the study, {', '.join(meeting.sites)}, and the table "
+                f"has a column {SITE} with other groups: rename or remove the column"
             )
 
     def _standardise(
         self, meeting: SiteCollectives, frames: Sequence[pd.DataFrame], check: Callable[[Sequence[Columns]], None]
     ) -> None:
-        """Give `scale` and `center` the mean and standard deviation of their arguments over all sites."""
+        """Set the mean and standard deviation of `scale` and `center` calls from sums over all sites."""
         from formulae.transforms import TRANSFORMS
 
         calls = [part for part in self._predictors() if is_call(part) and part.callee in STANDARDS]
         while calls:
-            # an argument in which another one is left has to wait for that
+            # a call is ready once the calls in its argument are done
             left = {id(call) for call in calls}
             ready = [call for call in calls if left.isdisjoint(id(part) for part in parts_of(call) if part is not call)]
             values = [
@@ -257,7 +258,7 @@ class Formula:
             for site, own in zip(meeting.names_here, values, strict=True):
                 for call, numbers in zip(ready, own.values(), strict=True):
                     require_finite(str(call), site, numbers)
-            # no mean of a column leaves a site that singles out few of its rows
+            # no site sends the mean of a column that singles out a few of its rows
             names = [self._spelling.of(str(call)) for call in ready]
             check(
                 [
@@ -274,27 +275,27 @@ class Formula:
                 transform = TRANSFORMS[call.callee]()
                 transform.mean, transform.std = found[str(k)]
                 if not transform.std > 0:
-                    raise ValueError(f"{call} cannot be had: its argument is the same number in all rows of all sites")
+                    raise ValueError(f"{call} is undefined: its argument is the same number in all rows of all sites")
                 transform.params_set, call.stateful_transform = True, transform
             done = {id(call) for call in ready}
             calls = [call for call in calls if id(call) not in done]
 
-    def _least_columns(self) -> int:
-        """How many columns the terms make at least, by the levels of their factors."""
+    def _min_columns(self) -> int:
+        """A lower bound of the number of columns, from the levels of the factors."""
         return sum(
-            prod(max(self._least_of(component), 1) for component in getattr(term, "components", ()))
+            prod(max(self._min_columns_of(component), 1) for component in getattr(term, "components", ()))
             for term in self._model.common_terms
         )
 
-    def _least_of(self, component: Any) -> int:
-        """How many columns a component makes at least: one a level of a factor, but for the first."""
+    def _min_columns_of(self, component: Any) -> int:
+        """A lower bound of the columns of a component: one for each level of a factor except the first."""
         call = getattr(component, "call", None)
         is_factor = call.callee in FACTORS if call is not None else getattr(component, "name", None) in self.levels
         names = names_of(parts_of(component)) if is_factor else []
         return len(self.levels[names[0]]) - 1 if names else 1
 
-    def _rows_of_all_kinds(self, columns: Sequence[str]) -> pd.DataFrame:
-        """Made-up rows that have every level, by which all sites code alike."""
+    def _template_rows(self, columns: Sequence[str]) -> pd.DataFrame:
+        """Artificial rows with every level, so that formulae codes factors alike at all sites."""
         import pandas as pd
 
         count = max([2, *(len(own) for own in self.levels.values())])
@@ -312,7 +313,7 @@ class Formula:
         terms = self._model.common_terms
         self._offsets = [term for term in terms if term.kind == "offset"]
         others = [term for term in terms if term.kind != "offset"]
-        # stable, so that the intercept comes first and all others stay in their order
+        # the intercept first, the other terms in their order
         self._terms = sorted(others, key=lambda term: term.kind != "intercept")
         self.has_intercept = bool(self._terms) and self._terms[0].kind == "intercept"
         names: list[str] = []
@@ -324,8 +325,8 @@ class Formula:
         self.names = tuple(names)
         if twice := [name for name, times in Counter(names).items() if times > 1 and name != "Intercept"]:
             raise ValueError(
-                f"two columns of the formula {self.text!r} are {twice[0]}: rename a column of the table, or write the "
-                "factors of all interactions in one order, as in g + h + g:h"
+                f"the formula {self.text!r} makes two columns named {twice[0]}: rename a column of the table, or write "
+                "the factors of all interactions in one order, as in g + h + g:h"
             )
         effects = [(term.expr, term.expr.kind == "intercept") for term in self._model.group_terms]
         self.effects = tuple(
@@ -335,23 +336,23 @@ class Formula:
         )
 
     def _written(self, term: Any, label: str) -> str:
-        """A label of a term, its functions as they were written."""
+        """A label of a term, with functions spelt as in the formula."""
         for component in getattr(term, "components", ()):
             label = label.replace(component.name, self._spelling.of(component.name))
         return label
 
     @property
     def responses(self) -> list[str]:
-        """The columns on the left."""
+        """Names of the columns on the left side."""
         return names_of(parts_of(self._response))
 
     @property
     def left(self) -> str:
-        """The left side, as it is written."""
+        """The text of the left side."""
         return self.text.partition("~")[0].strip()
 
     def require_other_names(self, taken: Collection[str]) -> None:
-        """Raise `ValueError` where a term, the intercept left out, has the name of a parameter of the model."""
+        """Raise `ValueError` if a term other than the intercept has the name of a parameter of the model."""
         for term in self._terms:
             if term.kind != "intercept" and (name := self._written(term, term.name)) in taken:
                 raise ValueError(f"the column {name!r} has the name of a parameter of the model: rename the column")
@@ -364,7 +365,7 @@ class Formula:
     # --- evaluation at a site ---
 
     def response(self, frame: pd.DataFrame, site: str) -> tuple[np.ndarray, ...]:
-        """The columns on the left of the formula, each of shape (row,): one, or those of `prop` and `surv`."""
+        """The left side of the formula: arrays of shape (row,), two for `prop` and `surv`, else one."""
         component = self._response
         if hasattr(component, "reference"):
             column = frame[component.name]
@@ -372,7 +373,7 @@ class Formula:
                 return (column.to_numpy(),)
             known = self.levels.get(component.name)
             if known is None:
-                raise ValueError(f"{component.name} holds numbers: leave out [{component.reference!r}]")
+                raise ValueError(f"{component.name} is numeric and has no levels: remove [{component.reference!r}]")
             if component.reference not in known:
                 raise unknown_name_error(f"level of {component.name}", str(component.reference), known)
             return ((column == component.reference).to_numpy().astype(np.float64),)
@@ -382,13 +383,13 @@ class Formula:
         return tuple(np.broadcast_to(np.asarray(column), (len(frame),)) for column in several)
 
     def _numbers(self, part: Any, frame: pd.DataFrame, site: str) -> Iterator[np.ndarray]:
-        """What a part of the formula is made of, as numbers of each row of a site: columns, and functions of them.
+        """The values of each sub-expression of a part of the formula, shape (row,) each.
 
-        A sum hides its parts, and its mean reveals them: so floors hold for each.
+        The floors of a site apply to each of them, as the mean of a sum reveals the means of its summands.
         """
         for piece in parts_of(part):
             if is_call(piece):
-                # without its mean, a column that is to be centred is no number yet
+                # `scale` and `center` without a mean cannot be evaluated yet
                 is_open = piece.callee in STANDARDS and piece.stateful_transform is None
                 is_number = piece.callee not in WITHOUT_NUMBERS and not is_open
             else:
@@ -397,9 +398,9 @@ class Formula:
                 yield evaluated(piece, frame, self._environment, site)
 
     def columns(self, frame: pd.DataFrame, site: str, matrices: Matrices) -> Columns:
-        """All columns of numbers that the formula makes of a site's rows, and what these are made of.
+        """All numeric columns of the formula at a site: table columns, design, effects, and their sub-expressions.
 
-        A column of the table that stands on the left as it is is not among them.
+        A response that is a plain column of the table is not included.
         """
         joined = (name for component in self._components() for name in joined_names(component))
         used = dict.fromkeys(name for name in joined if name not in self.levels)
@@ -412,16 +413,16 @@ class Formula:
         return found
 
     def matrices(self, frame: pd.DataFrame, site: str) -> Matrices:
-        """What the right of the formula makes of one site's rows.
+        """The right side of the formula, evaluated on the rows of one site.
 
         Raises
         ------
         ValueError
-            A term is no finite number in some rows; term and site are named.
+            A term is not finite in some rows (the message names term and site).
         """
         import pandas as pd
 
-        # Formulae asks columns for all levels: the made-up rows have them, and are left out again.
+        # formulae needs all levels in the data: the template rows have them, and are cut off afterwards
         made, rows = len(self._template), len(frame)
         used = [name for name in self._template.columns if name in frame.columns]
         both = pd.concat([self._template[used].astype(object), frame[used].astype(object)], ignore_index=True)
@@ -449,13 +450,13 @@ class Formula:
         return Matrices(design, offset, effects, group.astype(np.int32))
 
     def groups(self, frame: pd.DataFrame, site: str) -> list[str]:
-        """The names of a site's groups, in the order of their numbers; with that of the site for `site:column`."""
+        """The names of a site's groups by index; for `site:column` they start with the name of the site."""
         if self._within is None:
             return [site]
         names = map(str, self._grouped(frame)[0])
         return [f"{site}:{name}" for name in names] if self._is_nested else list(names)
 
     def _grouped(self, frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-        """The values of a site's groups, sorted, and the number of each row's group among them."""
+        """The sorted values of a site's groups, and the index of each row's group."""
         found = np.zeros(len(frame)) if self._within is None else frame[self._within].to_numpy()
         return np.unique(found, return_inverse=True)

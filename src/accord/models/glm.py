@@ -1,4 +1,4 @@
-"""Generalised linear models of tables: a formula, a family and priors into a posterior."""
+"""Generalised linear models: a posterior from tables, a formula, a family and priors."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from .effects import parameters as parameters_of_effects
 from .families import Family
 from .families.family import Rows
 from .formula import Formula
-from .parameters import NamedPriors, defaults_of, flat_names, init_of, log_orders, names_of, note_on, notes_beside
-from .predictive import OfRows
+from .parameters import UserPriors, defaults_of, flat_names, init_of, log_orders, names_of, note_on, notes_beside
+from .predictive import FormulaPredictive
 from .priors import Prior
-from .regression import COEFFICIENTS, Elsewhere, LogPrior, Other, Predicted, Priors, Regression, log_prior
+from .regression import COEFFICIENTS, LogPrior, OtherPrior, Predicted, Priors, Regression, RemoteRows, log_prior
 from .tables import (
     FAMILIES,
     as_table,
@@ -57,7 +57,7 @@ from .unidentified import require_bounded, require_identified, warn_of_collinear
 
 __all__ = ["FAMILIES", "glm"]
 
-# Columns of a model from which on sites are asked whether they take part before the columns are made.
+# Number of columns above which sites check their limits before the columns are built.
 _MANY = 1000
 
 
@@ -72,41 +72,41 @@ def glm(
     effects: str = INTEGRATED,
     nodes: int | None = None,
 ) -> Regression:
-    """Generalised linear model of tables that stay with their sites, from a formula.
+    """The posterior of a generalised linear model whose tables stay with their sites.
 
     Parameters
     ----------
     table
-        What `accord.data.as_study` takes: one data frame a site, or a study; or what `accord.data.study_at_sites`
-        makes of files that an engine's agents read. A frame of all sites is split by
-        `dict(list(frame.groupby("site")))`.
+        One data frame for each site, or a study, see `accord.data.as_study`. For files that an engine's agents read,
+        the result of `accord.data.study_at_sites`. `dict(list(frame.groupby("site")))` splits one frame of all sites.
     formula
-        `died ~ age + C(smoking) + log(crp)`, in R's language as `formulae` reads it. On the left: a column,
-        `column['level']` where text is to be 0 or 1, `prop(successes, trials)`, `surv(time, event)`. On the right:
-        `a:b`, `a * b`, `I(x ** 2)`, `scale(x)` and `center(x)` by the figures of all sites, `offset(log(x))`, `0 +`,
-        and `(1 | site)`, `(1 + x | ward)`: effects of sites, or of groups of rows within sites.
+        `died ~ age + C(smoking) + log(crp)`, in R's syntax as `formulae` parses it. On the left: a column,
+        `column['level']` (1 for this level of a text column, else 0), `prop(successes, trials)` or
+        `surv(time, event)`. On the right: `a:b`, `a * b`, `I(x ** 2)`, `scale(x)` and `center(x)` (by the mean and
+        standard deviation over all sites), `offset(log(x))`, `0 +`, and effects of sites or of groups of rows within
+        sites, `(1 | site)` and `(1 + x | ward)`.
     family
         normal, student, gamma, beta, bernoulli, binomial, poisson, negative_binomial, categorical, ordinal, weibull,
-        piecewise_exponential or cox; or one with numbers of its own, such as `accord.models.families.Student(nu=4)`.
+        piecewise_exponential or cox; or an instance with options, such as `accord.models.families.Student(nu=4)`.
     priors
-        By the name of a column, a term, `Intercept`, another parameter (`sigma`), or `coefficients` for all that is not
-        named. What is left out has a default that fits the scale of the data; the result's `priors` shows them.
+        Keys are names of columns, terms, `Intercept`, other parameters (`sigma`), or `coefficients` for all remaining
+        coefficients. Defaults follow the scale of the data, and the attribute `priors` of the result lists all priors.
     weights
-        A column of weights >= 0, by which each row counts as so many.
+        A column of weights >= 0: the log density of each row is multiplied by its weight.
     exposure
-        A column of numbers > 0 that counts are in proportion to: the same as `offset(log(exposure))`.
+        A column of numbers > 0 that multiply the mean: the same as `offset(log(exposure))`.
     effects : {"integrated", "parameters"}, default "integrated"
-        What becomes of the effects of groups. "integrated": each site integrates its own out, and they never leave it.
-        "parameters": each is a parameter of the posterior, in the units of the linear predictor, such as
+        "integrated": each site integrates out the effects of its groups, which never leave the site. "parameters": each
+        effect is a parameter of the posterior, in the units of the linear predictor, such as
         `group_effect[Intercept|ward=a]`. The rows of all sites must then be in this process.
     nodes : int, optional
-        Nodes of the quadrature for each effect of a group, from 1 to 100, where effects are integrated out. Left out:
-        7 to 15 for one effect and 5 to 9 for each of two, by the rows of the smallest group.
+        Quadrature nodes for each effect of a group, from 1 to 100, if effects are integrated out. The default depends
+        on the size of the smallest group: 7 to 15 nodes for one effect, 5 to 9 for each of two.
 
     Returns
     -------
     Regression
-        A posterior whose coefficients, the intercept too, are on the scale of the columns as they are.
+        A posterior. Its coefficients, the intercept included, refer to the columns without centring or scaling.
 
     Raises
     ------
@@ -115,9 +115,9 @@ def glm(
     TypeError
         The formula is not text.
     ValueError
-        A term, a prior or a family is unknown; a response is outside the family's domain (the site is named);
-        data does not identify a coefficient that has a flat prior; `effects` or `nodes` is no choice, or is of effects
-        that the formula does not have; or effects are to be parameters and rows are elsewhere.
+        A term, a prior or a family is unknown. A response is outside the domain of the family (the message names the
+        site). The data does not identify a coefficient with a flat prior. `effects` or `nodes` is invalid, or set for
+        a formula without effects of groups. `effects="parameters"`, and the rows are not all in this process.
 
     Examples
     --------
@@ -130,7 +130,7 @@ def glm(
     """
     if not isinstance(formula, str):
         raise TypeError(
-            f"glm takes the tables and then the formula as text, found {type(table).__name__} and then "
+            f"glm needs the tables, then the formula as text: glm(tables, 'y ~ x'). Found {type(table).__name__}, then "
             f"{type(formula).__name__}"
         )
     if effects not in (INTEGRATED, PARAMETERS):
@@ -169,14 +169,14 @@ def glm(
         parameters |= parameters_of_effects(chosen, design, summary, spread_of_effects)
     elif effects == PARAMETERS or nodes is not None:
         named = "nodes" if nodes is not None else f'effects = "{PARAMETERS}"'
-        raise ValueError(f"{named} goes with effects of groups such as (1 | site), and {formula!r} has none")
+        raise ValueError(f"{named} needs effects of groups such as (1 | site), and the formula {formula!r} has none")
     if effects == PARAMETERS and nodes is not None:
-        raise ValueError(f'nodes goes with effects = "{INTEGRATED}": effects that are parameters need no quadrature')
+        raise ValueError(f'nodes needs effects = "{INTEGRATED}": effects that are parameters need no quadrature')
     design.require_other_names({"Intercept", COEFFICIENTS, *parameters})
     if not columns and (chosen.has_intercept or not parameters):
         raise ValueError(f"the formula {formula!r} has no coefficient")
     names = names_of(columns, chosen)
-    own = NamedPriors(priors or {}, design.terms, design.names, chosen.predictors)
+    own = UserPriors(priors or {}, design.terms, design.names, chosen.predictors)
     defaults = defaults_of(columns, spread, chosen, summary)
     found = [own.of(name, default) for name, default in zip(names, defaults, strict=True)]
     others = {name: own.other(name, parameter) for name, parameter in parameters.items()}
@@ -186,12 +186,13 @@ def glm(
     study.check_parameters(len(names) + sum(parameter.init.size for parameter in parameters.values()))
     intercept = columns.index("Intercept") if "Intercept" in columns else None
     beside = [
-        Other(name, prior, parameters[name].sign, log_orders(prior, parameters[name])) for name, prior in others.items()
+        OtherPrior(name, prior, parameters[name].sign, log_orders(prior, parameters[name]))
+        for name, prior in others.items()
     ]
     prior = log_prior(centre, intercept, found, beside)
     log_likelihood: Any = Predicted(chosen) if design.group is None else PredictedInGroups(chosen)
     if effects == PARAMETERS:
-        # floors count what sites have in common, as they do where effects are integrated out
+        # `check_parameters` has counted the shared parameters only, as for integrated effects
         frames = dict(zip(meeting.sites, study.frames, strict=True))
         parameters[EFFECTS], shards = as_parameters(design, frames, shards)
         prior = Partial(LogPriorOfEffects(cast(LogPrior, prior.func)), *prior.args)
@@ -205,7 +206,7 @@ def glm(
     post = Regression(
         Partial(log_likelihood),
         prior,
-        [rows_of.get(place, Elsewhere(site)) for place, site in enumerate(meeting.sites)],
+        [rows_of.get(place, RemoteRows(site)) for place, site in enumerate(meeting.sites)],
         init,
         names=flat_names(init, names, parameters),
         constraints={
@@ -226,19 +227,19 @@ def glm(
 
 
 def _require_possible_size(study: Study, columns: int) -> None:
-    """Raise an error for a model with more columns than sites allow or memory holds."""
+    """Raise an error if a model has more columns than sites allow or memory holds."""
     if columns <= _MANY:
         return
     study.check_parameters(columns)
     rows = sum(map(len, study.frames))
-    what = f"{columns:,} columns or more of {rows:,} rows, which factors of many levels make,"
-    require_room(what, 8.0 * columns * (rows + columns), "merge levels, or take effects of groups, (1 | site:column)")
+    what = f"at least {columns:,} columns of {rows:,} rows, from factors of many levels,"
+    require_room(what, 8.0 * columns * (rows + columns), "merge levels, or write effects of groups, (1 | site:column)")
 
 
 def _with_moments(
     names: Sequence[str], priors: Sequence[Prior], spread: np.ndarray
 ) -> tuple[tuple[str, float, float, float], ...]:
-    """`ModelInfo.coefficients` of a model: all but the intercept."""
+    """`ModelInfo.coefficients` for all coefficients except the intercept."""
     spreads = np.repeat(spread, len(names) // max(len(spread), 1))
     return tuple(
         (name, float(prior.moments[0]), float(prior.moments[1]), float(sd))
@@ -256,14 +257,14 @@ def _info(
     shards: list[Rows],
     coefficients: tuple[tuple[str, float, float, float], ...],
 ) -> ModelInfo:
-    """What the model says of itself in reports."""
+    """The description of the model in reports."""
     why = ""
     if not family.replicates:
-        why = f"some times of the family {family.name} are cut short, and the model does not say when"
+        why = f"the family {family.name} has censored times, and no model for the censoring"
     elif any("weight" in rows or "group" in rows for rows in shards):
-        why = "rows have weights or effects of groups, with which responses are not drawn anew"
+        why = "responses cannot be drawn for rows with weights or effects of groups"
     elif not study.meeting.is_whole:
-        why = "the floors of sites elsewhere are not known here"
+        why = "the floors of sites outside this process are unknown"
     return ModelInfo(
         model=f"{family.name} regression",
         formula=formula,
@@ -271,11 +272,11 @@ def _info(
         sites=study.sites,
         rows=study.agreed.rows,
         ratio=family.ratio,
-        # exp(intercept) is no ratio of two
+        # exp(intercept) is not a ratio
         ratios=tuple(name for name in names if name.partition("|")[0] != "Intercept") if family.ratio else (),
         notes=notes_beside(study, names),
         coefficients=coefficients,
-        predictive=None if why else OfRows(family),
+        predictive=None if why else FormulaPredictive(family),
         floor=max((policy.cells for policy in study.policies), default=3),
         why_no_check=why,
         is_whole=study.meeting.is_whole,
@@ -284,16 +285,16 @@ def _info(
 
 @dataclass(frozen=True)
 class ModelAtSites:
-    """What every site does: it reads its table and makes a model of it, with what the others say.
+    """The work of every site: read the table and build the model, with the collectives of the study.
 
     Parameters
     ----------
     build
-        `build(study)` is the model.
+        `build(study)` returns the model.
     table
         The files.
     options
-        Of the study, beside those of the table.
+        Options of the study that `table` does not set.
     """
 
     build: Callable[[Any], Regression]
@@ -301,26 +302,26 @@ class ModelAtSites:
     options: dict[str, Any]
 
     def __call__(self, meeting: SiteCollectives) -> Regression:
-        """The model as a site of a meeting knows it."""
-        return self.build(self.table.met(meeting, **self.options))
+        """The model, with the rows of the sites that `meeting` has here."""
+        return self.build(self.table.study(meeting, **self.options))
 
 
 @dataclass(frozen=True)
 class SiteRows:
-    """The rows of a site, made where its file is, of what all sites agreed on."""
+    """Builds the rows of one site where its file is, with the recorded results of the collectives."""
 
     work: ModelAtSites
     answers: tuple[Any, ...]
     place: int
 
     def __call__(self) -> Any:
-        """The rows as the model takes them."""
+        """The rows, in the form that the model's likelihood reads."""
         meeting = ReplayCollectives(self.work.table.sites, (self.place,), self.answers)
         return self.work(meeting).source(self.place)
 
 
 def model_at_sites(work: ModelAtSites) -> Regression:
-    """The model of all sites, whose rows are read by an engine's agents."""
+    """The model of all sites, with rows that an engine's agents read."""
     sites = work.table.sites
     with work.table.engine.asking(len(sites)) as ask:
 
@@ -328,7 +329,7 @@ def model_at_sites(work: ModelAtSites) -> Regression:
             own = ask(work, sites, answers)
             return own if kind == "gathered" else reduce(added, own)
 
-        # the work restarts with each answer and repeats its warnings
+        # each answer restarts the work, which repeats its warnings
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             post, answers = correspond(sites, work, together)

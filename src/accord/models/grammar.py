@@ -1,7 +1,7 @@
-"""What a formula may say: how it is read, and which of its parts each site can evaluate on its own rows.
+"""The grammar of formulas: the functions and operations that may stand in a formula, and where.
 
-A formula is data. It may come from somebody who must not run code at a site, and formulae looks functions up by their
-dotted names. So everything in a formula is on a list here, and nothing else reaches formulae.
+A formula may come from a sender who must not run code at a site, and formulae looks up functions by their dotted names.
+So this module accepts only listed functions and operations, and passes nothing else to formulae.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from .spelling import Spelling, require_usual_powers
 if TYPE_CHECKING:
     import pandas as pd
 
-# Functions that give each row a number of its own, whatever other rows there are; also as `np.log` and the like.
+# Row-wise functions, also spelt `np.log` etc.
 _ROW_BY_ROW: dict[str, Callable[..., Any]] = {
     name: getattr(np, name)
     for name in ("abs", "cos", "exp", "expm1", "log", "log10", "log1p", "log2", "maximum", "minimum", "sin", "sqrt")
 }
-# Centred, or centred and divided, by figures of all sites.
+# Functions that use the mean, or mean and standard deviation, over all sites.
 STANDARDS = ("center", "scale", "standardize")
 FACTORS = ("C", "S", "T")
-# Contrasts of `C`.
+# Codings of `C`.
 _CODINGS = ("Sum", "Treatment")
-# Several columns as one response.
+# Responses of two columns.
 _SEVERAL = ("p", "prop", "proportion", "surv")
-# Functions that make something else than one number of each row.
+# Functions whose value is not one number for each row.
 WITHOUT_NUMBERS = (*FACTORS, *_CODINGS, *_SEVERAL, "offset")
-# Functions that each site would work out otherwise, from its own rows.
+# Functions that depend on all rows of a site, so that their columns would differ between sites.
 _FROM_ROWS = ("B", "binary", "bs", "cc", "cr", "lag", "ns", "poly", "s", "te", "tp")
 # Functions of other languages that choose between values.
 _CHOICES = ("cut", "ifelse", "np.where", "where")
 # Functions of other languages that make a factor, or choose its reference level.
 _AS_FACTOR = ("as.factor", "factor", "relevel")
 
-# The functions that may stand at each place of a formula. There are no others.
+# The functions that are allowed at each place of a formula.
 _WITHIN_THE_LEFT = (*_ROW_BY_ROW, "I")
 _ON_THE_LEFT = (*_WITHIN_THE_LEFT, *_SEVERAL)
 _WITHIN_TERMS = (*_ROW_BY_ROW, "I", *STANDARDS)
 _IN_INTERACTIONS = (*_WITHIN_TERMS, *FACTORS)
 _TERMS = (*_IN_INTERACTIONS, "offset")
 
-# The arguments of each function. One that ends in "=" may be left out, and may be given by its name.
+# The arguments of each function. Arguments that end in "=" are optional and may be passed by keyword.
 _ARGUMENTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((*_ROW_BY_ROW, "I", *STANDARDS, "offset"), ("x",)),
     **dict.fromkeys(("maximum", "minimum"), ("x", "y")),
@@ -63,36 +63,37 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "Treatment": ("reference=",),
 }
 _ARITHMETIC = ("PLUS", "MINUS", "STAR", "SLASH", "STAR_STAR")
-# As formulae writes them.
+# Comparisons in the spelling of formulae.
 _COMPARED = ("==", "!=", "<=", "<", ">=", ">")
+# The same comparisons as tokens of formulae's scanner.
 _COMPARISONS = ("EQUAL_EQUAL", "BANG_EQUAL", "LESS_EQUAL", "LESS", "GREATER_EQUAL", "GREATER")
-# Patterns that formulae cannot read, and what to write in their place.
+# Patterns that formulae cannot parse, and hints.
 _HINTS = {
     r"\^": "write powers as I(x ** 2)",
     r"~\s*\.": "name the columns in place of the dot",
-    r"&|\band\b": "for and write a product of comparisons, I((x > 1) * (z > 2))",
+    r"&|\band\b": "for 'and' write a product of comparisons, I((x > 1) * (z > 2))",
     r"\|\|": "write (1 + x | group)",
-    r"!(?!=)|\bnot\b": "for not write I(1 - (x > 1))",
+    r"!(?!=)|\bnot\b": "for 'not' write I(1 - (x > 1))",
     r"\d[eE][-+]?\d": "write numbers without an exponent, as 0.01",
     r"(^|[^\w`.])_": "write names that begin with _ in backquotes",
 }
-# Interactions of more columns than this are no model.
+# Largest exponent of a sum of terms.
 _MOST_ORDERS = 9
-# Largest number of terms once interactions are written out: formulae takes seconds for more.
+# Largest number of terms after expansion of interactions: formulae takes seconds for more.
 _MOST_TERMS = 2_000
 
 
 def parsed(text: str) -> tuple[Any, Spelling]:
-    """The formula as formulae's model, and its functions as they were written.
+    """The formula as a model of formulae, and the spelling of its functions.
 
-    Whatever is not on the lists above is refused here, before anything is evaluated.
+    Everything that is not on the lists above is rejected here, before any evaluation.
 
     Raises
     ------
     ImportError
         `formulae` is not installed.
     ValueError
-        The formula cannot be read, or a part of it is not on the lists.
+        The formula cannot be parsed, or a part of it is not on the lists.
     """
     try:
         from formulae.parser import Parser
@@ -102,16 +103,16 @@ def parsed(text: str) -> tuple[Any, Spelling]:
     except ImportError as error:
         raise ImportError("formulas need formulae: pip install 'accord[models]'") from error
     require_short(text)
-    # its scanner, parser and resolver have exceptions of their own
+    # formulae's scanner, parser and resolver raise exceptions of several classes
     with _readable(text, Exception):
         tokens = Scanner(text).scan()
         parser = Parser(tokens)
         tree = parser.parse()
-    # formulae leaves out, without a word, what follows where it expects no more
+    # formulae silently ignores tokens after the end of what it can parse
     if not parser.at_end():
         rest = " ".join(token.lexeme for token in tokens[parser.current : -1])
         raise ValueError(
-            f"of the formula {text!r} a part is not understood, {rest}: write effects of groups in parentheses, "
+            f"the end of the formula {text!r} cannot be parsed, {rest}: write effects of groups in parentheses, "
             "(x | group), and comparisons in I(), I(x > 3)"
         )
     with _readable(text, RecursionError):
@@ -136,7 +137,7 @@ def _readable(text: str, errors: type[Exception]) -> Iterator[None]:
 
 
 def _make_plain(part: Any) -> None:
-    """Leave no name in a part that formulae would look up as an attribute or among variables of Python."""
+    """Remove names that formulae would look up as attributes or as Python variables."""
     from formulae.terms.call_resolver import LazyCall
 
     if is_call(part):
@@ -146,14 +147,14 @@ def _make_plain(part: Any) -> None:
             part.args[1:] = [LazyCall(one.name, [], {}) if _is_name(one) else one for one in contrasts]
             part.kwargs.clear()
     elif isinstance(value := getattr(part, "value", None), int):
-        # powers of Python's whole numbers have no bound
+        # powers of Python integers are unbounded
         part.lexeme, part.value = str(value), float(value)
 
 
 def _as_in_r(terms: Sequence[Any]) -> list[Any]:
-    """Terms by their orders, and one of those with the same columns, such as g:h and h:g.
+    """Terms sorted by order, without duplicates such as g:h and h:g.
 
-    formulae codes a factor by the terms before it, and keeps the coding in its parts, which terms may share.
+    Terms are copied: formulae codes a factor by the terms before it, and stores the coding in parts that terms share.
     """
     first: dict[frozenset[str], Any] = {}
     for term in terms:
@@ -167,7 +168,7 @@ def _without_module(name: str) -> str:
 
 
 class _Grammar:
-    """Checks of a formula as formulae's parser reads it: every node is one that is listed here, or a `ValueError`."""
+    """Checks the syntax tree of formulae's parser: `ValueError` for every node that is not listed here."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -176,13 +177,13 @@ class _Grammar:
         return ValueError(f"the formula {self.text!r} cannot be read: {why}")
 
     def require_formula(self, tree: Any) -> None:
-        """Raise `ValueError` unless the whole is `response ~ terms`, and all in it is known."""
+        """Raise `ValueError` unless the formula is `response ~ terms` with known parts."""
         if not _is_operation(tree, "TILDE"):
             raise ValueError(f"the formula {self.text!r} has no response: write response ~ terms")
         self._require_response(tree.left)
         self._require_term(tree.right, alone=True)
         if (count := _terms_of(tree.right)) > _MOST_TERMS:
-            raise self._refused(f"its interactions make {count:,} terms; at most {_MOST_TERMS:,} are read")
+            raise self._refused(f"its interactions make {count:,} terms, and at most {_MOST_TERMS:,} are allowed")
 
     def _require_response(self, node: Any) -> None:
         if _is_operation(node, "PIPE"):
@@ -193,27 +194,25 @@ class _Grammar:
                 raise self._refused(f"for cbind(successes, failures) write {_prop_of_cbind(node.args)} ~ ...")
             if name in FACTORS:
                 raise self._refused(
-                    f"{name}() stands on the right only: write the column itself on the left. The family gives the "
-                    "order of its classes, as in accord.models.families.Ordinal(['low', 'high'])"
+                    f"{name}() is for the right side: write the plain column on the left. The order of classes is "
+                    "an option of the family, as in accord.models.families.Ordinal(['low', 'high'])"
                 )
             self._require_call(node, _ON_THE_LEFT, _WITHIN_THE_LEFT)
         elif _kind(node) not in ("Variable", "QuotedName"):
-            raise self._refused("its left must be a column or a function of columns, as in log(y) or I(y > 3)")
+            raise self._refused("its left side must be a column or a function of columns, as in log(y) or I(y > 3)")
 
     def _without_bar(self, response: Any, beside: Any) -> str:
-        """What to write in place of `response | trials(n)` and the like of other packages."""
+        """A hint for `response | trials(n)` and similar syntax of other packages."""
         name = self._name_of(beside) if _kind(beside) == "Call" else "trials"
         if name == "weights":
-            return "weights are an argument beside the formula: weights='column'"
+            return "weights are an argument of glm: weights='column'"
         if name == "cens":
-            return (
-                "for times of which some are cut short write surv(time, event) ~ ..., where event is 1 if it was seen"
-            )
+            return "for censored times write surv(time, event) ~ ..., with event 1 if it was observed, else 0"
         trials = beside.args if _kind(beside) == "Call" else [beside]
-        return f"for a number of successes and one of trials write {_prop([response, *trials])} ~ ..."
+        return f"for successes in a number of trials write {_prop([response, *trials])} ~ ..."
 
     def _require_term(self, node: Any, alone: bool) -> None:
-        """Raise `ValueError` unless a node is a sum of terms; `alone`: effects of groups and offsets may be here."""
+        """Raise `ValueError` unless a node is a sum of terms; `alone` allows effects of groups and offsets."""
         kind = _kind(node)
         if kind == "Grouping" and alone and _is_operation(node.expression, "PIPE"):
             self._require_term(node.expression.left, alone=False)
@@ -236,32 +235,29 @@ class _Grammar:
         elif kind == "Variable":
             self._require_no_level(node)
         elif kind == "Literal" and (type(node.value) not in (int, float) or node.value not in (0, 1)):
-            raise self._refused(f"{node.lexeme or node.value} is no term")
+            raise self._refused(f"{node.lexeme or node.value} is not a term")
         elif _is_operation(node, "PIPE"):
-            raise self._refused(
-                "of the effects of groups a part is not understood: write them in parentheses, (x | group), and add "
-                "them to other terms"
-            )
+            raise self._refused("effects of groups must be in parentheses, (x | group), and added to the other terms")
         elif kind not in ("QuotedName", "Literal"):
-            raise self._refused("a comparison, or another part that is no term, goes into a function, as in I(x > 3)")
+            raise self._refused("comparisons and other parts that are not terms must be in a function, as in I(x > 3)")
 
     def _require_factors(self, node: Any) -> None:
-        """Raise `ValueError` where a product of terms has 0 or 1 as a factor, or `/` a sum."""
+        """Raise `ValueError` for 0 or 1 in a product of terms, and for a sum next to `/`."""
         if _has_number(node):
             raise self._refused(
-                "0 and 1 are the intercept, and no factor of a product: write the terms out, as in x + g + g:x. "
-                "A column is multiplied by a number in I(2 * x)"
+                "0 and 1 mean the intercept and cannot stand in a product: write the terms out, as in x + g + g:x. "
+                "For a column times a number write I(2 * x)"
             )
         if _is_operation(node, "SLASH") and "Grouping" in (_kind(node.left), _kind(node.right)):
-            raise self._refused("a / of several terms is written out: for g / x write g + g:x")
+            raise self._refused("/ does not accept a sum of terms: write it out, as g + g:x for g / x")
 
     def _require_orders(self, node: Any) -> None:
-        """Raise `ValueError` where a power is not one of a sum of terms, `(a + b) ** 2`."""
+        """Raise `ValueError` unless a power is one of a sum of terms, `(a + b) ** 2`."""
         left, orders = node.left, getattr(node.right, "value", None)
         if _kind(left) != "Grouping" or not _is_operation(left.expression, "PLUS", "STAR"):
-            raise self._refused("a power of one column is written in I(), as in I(x ** 2)")
+            raise self._refused("write the power of a column in I(), as in I(x ** 2)")
         if type(orders) is not int or not 1 <= orders <= _MOST_ORDERS:
-            raise self._refused(f"a power of several terms must be a whole number up to {_MOST_ORDERS}")
+            raise self._refused(f"the exponent of a sum of terms must be an integer from 1 to {_MOST_ORDERS}")
         self._require_factors(left)
         self._require_term(left, alone=False)
 
@@ -271,8 +267,8 @@ class _Grammar:
             self._require_grouping(node.right)
         elif _is_operation(node, "SLASH"):
             raise self._refused(
-                "groups within groups are not possible: name the inner groups by one column, and write (1 | column) "
-                "or (1 | site:column)"
+                "nested groups are not supported: name the inner groups by one column, and write (1 | column) or "
+                "(1 | site:column)"
             )
         elif _kind(node) == "Variable":
             self._require_no_level(node)
@@ -280,49 +276,49 @@ class _Grammar:
             raise self._refused("effects must be grouped by site, a column, or site:column")
 
     def _require_no_level(self, node: Any, function: str = "I") -> None:
-        """Raise `ValueError` for `column['level']`, but as the whole left; `function` goes around a comparison."""
+        """Raise `ValueError` for `column['level']`; `function` encloses the comparison in the hint."""
         if node.level is not None:
             level = node.level.value if _kind(node.level) == "Literal" else "level"
             comparison = f"{node.name.lexeme} == '{level}'"
             raise self._refused(
-                f"{node.name.lexeme}[...] names a level where it is the whole left; here write "
+                f"{node.name.lexeme}[...] is only allowed as the whole left side; here write "
                 + (f"{function}({comparison})" if function else comparison)
             )
 
     def _name_of(self, call: Any) -> str:
-        """The name of a function, which must be a name and nothing else."""
+        """The name of the called function; `ValueError` if it is another expression."""
         if _kind(call.callee) != "Variable" or call.callee.level is not None:
-            raise self._refused("only a function's name may stand before parentheses")
+            raise self._refused("only the name of a function may stand before parentheses")
         name: str = call.callee.name.lexeme
         return name
 
     def _require_call(self, call: Any, known: Sequence[str], within: Sequence[str]) -> None:
-        """Raise `ValueError` unless a function is a known one, and its arguments are of functions known within it."""
+        """Raise `ValueError` unless a function is in `known`, and functions in its arguments are in `within`."""
         written = self._name_of(call)
         name = _without_module(written)
         if name in _AS_FACTOR:
-            raise self._refused("a factor is written C(column), and one with a reference C(column, Treatment('level'))")
+            raise self._refused("write a factor as C(column), with a reference level C(column, Treatment('level'))")
         if name in _CHOICES:
-            raise self._refused(f"{name}() is written as products of comparisons, I((x > 50) * (x - 50)) or I(x == 1)")
+            raise self._refused(f"write {name}() as products of comparisons, I((x > 50) * (x - 50)) or I(x == 1)")
         if name in _FROM_ROWS:
             raise ValueError(
-                f"{name}(...) is found from the rows themselves, and each site would find another: write powers, "
+                f"{name}(...) depends on all rows of a site, so its columns would differ between sites: write powers, "
                 "I(x ** 2), pieces, I((x - 50) * (x > 50)), or comparisons, I(x == 1)"
             )
         if name == "strata":
             raise self._refused(
-                "strata() is not known: the family cox gives each site a baseline of its own, and there are no other "
-                "strata. Put the column among the terms, or split the rows of each site by it into sites of their own"
+                "strata() is not supported: the family cox has one baseline for each site, and no other strata. Add "
+                "the column as a term, or split each site into one site for each stratum"
             )
         if name not in known:
             if name in _ARGUMENTS:
-                raise self._refused(f"{name}() cannot stand at this place")
+                raise self._refused(f"{name}() is not allowed at this place")
             raise unknown_name_error("function in the formula", written, known)
         given = self._arguments(name, call.args)
         if name in FACTORS:
             column, *contrasts = given
             if _kind(column) not in ("Variable", "QuotedName"):
-                raise self._refused(f"{name}() must be of a column of text, by its name")
+                raise self._refused(f"the first argument of {name}() must be the name of a text column")
             self._require_number(column, within)
             for contrast in contrasts:
                 self._require_contrast(name, contrast)
@@ -331,40 +327,40 @@ class _Grammar:
                 self._require_number(argument, within)
 
     def _arguments(self, name: str, given: Sequence[Any]) -> list[Any]:
-        """The arguments of a function, those too that are given by their names."""
+        """The values of all arguments of a call, positional and keyword."""
         takes = _ARGUMENTS[name]
         optional = [one.rstrip("=") for one in takes if one.endswith("=")]
         named = [one.name.name.lexeme for one in given if _kind(one) == "Assign"]
         by_place = len(given) - len(named)
         if by_place < len(takes) - len(optional) or len(given) > len(takes) or not set(named) <= set(optional):
-            raise self._refused(f"{name}() takes ({', '.join(takes)}), and nothing else")
+            raise self._refused(f"the arguments of {name}() are ({', '.join(takes)})")
         return [one.value if _kind(one) == "Assign" else one for one in given]
 
     def _require_contrast(self, name: str, node: Any) -> None:
-        """Raise `ValueError` unless an argument is a coding, `Sum` or `Treatment('b')`, or, of `S` and `T`, a level."""
+        """Raise `ValueError` unless an argument is a coding, such as `Treatment('b')`, or a level in `S` and `T`."""
         if name != "C":
             if not _is_text(node):
-                raise self._refused(f"{name}() takes a column and one of its levels in quotation marks")
+                raise self._refused(f"the arguments of {name}() are a column and one of its levels in quotation marks")
         elif _kind(node) == "Call":
             coding = self._name_of(node)
             if coding not in _CODINGS:
                 raise unknown_name_error("coding of C", coding, _CODINGS)
             for level in self._arguments(coding, node.args):
                 if not _is_text(level):
-                    raise self._refused(f"{coding}() takes a level in quotation marks")
+                    raise self._refused(f"the argument of {coding}() is a level in quotation marks")
         elif _kind(node) != "Variable" or node.level is not None or node.name.lexeme not in _CODINGS:
             level = f"'{node.value}'" if _is_text(node) else "'level'"
             raise self._refused(f"to code a column against a level write C(column, Treatment({level}))")
 
     def _require_number(self, node: Any, known: Sequence[str]) -> None:
-        """Raise `ValueError` unless a node within a function is made of columns, numbers and known functions."""
+        """Raise `ValueError` unless an argument consists of columns, numbers and functions in `known`."""
         kind = _kind(node)
         if kind == "Grouping":
             self._require_number(node.expression, known)
         elif _is_operation(node, *_ARITHMETIC, *_COMPARISONS):
             for side in (node.left, node.right):
                 if node.operator.kind in _COMPARISONS and _is_operation(side, *_COMPARISONS):
-                    raise self._refused("comparisons in a row are written as a product, I((30 < age) * (age < 60))")
+                    raise self._refused("write chained comparisons as a product, I((30 < age) * (age < 60))")
                 if not (node.operator.kind in _COMPARISONS and _is_text(side)):
                     self._require_number(side, known)
         elif kind == "Unary":
@@ -375,13 +371,13 @@ class _Grammar:
             self._require_no_level(node, "")
         elif kind != "QuotedName" and not (kind == "Literal" and type(node.value) in (int, float)):
             raise self._refused(
-                "functions are of columns and numbers, with + - * / ** and comparisons; texts are compared, as in "
-                "I(sex == 'f')"
+                "arguments of functions are columns and numbers, with + - * / ** and comparisons. Text is only "
+                "compared, as in I(sex == 'f')"
             )
 
 
 def _terms_of(node: Any) -> int:
-    """How many terms a part of a formula makes once its interactions are written out, at most."""
+    """An upper bound of the number of terms of a node after expansion of interactions."""
     if _kind(node) == "Grouping":
         return _terms_of(node.expression)
     if not _is_operation(node, "PLUS", "MINUS", "COLON", "STAR", "SLASH", "STAR_STAR", "PIPE"):
@@ -396,12 +392,11 @@ def _terms_of(node: Any) -> int:
 
 
 def _kind(node: Any) -> str:
-    """The class of a node of formulae's parser."""
     return type(node).__name__
 
 
 def _has_number(node: Any) -> bool:
-    """Whether a number is among the terms that a node is made of."""
+    """Whether one of the terms of a node is a number."""
     if _kind(node) in ("Grouping", "Unary"):
         return _has_number(node.expression if _kind(node) == "Grouping" else node.right)
     if _is_operation(node, "PLUS", "MINUS", "COLON", "STAR", "SLASH", "STAR_STAR"):
@@ -418,20 +413,20 @@ def _is_text(node: Any) -> bool:
 
 
 def _prop(given: Sequence[Any]) -> str:
-    """Successes and trials as they are written here, by their names where both are columns."""
+    """`prop(successes, trials)`, with the names of both columns if known."""
     names = [one.name.lexeme for one in given if _kind(one) == "Variable"]
     return f"prop({', '.join(names)})" if len(names) == len(given) == 2 else "prop(successes, trials)"
 
 
 def _prop_of_cbind(given: Sequence[Any]) -> str:
-    """The same, from successes and failures."""
+    """`prop(successes, trials)` for the arguments of `cbind(successes, failures)`."""
     if len(given) == 2 and _is_operation(given[1], "MINUS") and given[1].right == given[0]:
         return _prop([given[0], given[1].left])
     return "prop(successes, successes + failures)"
 
 
 def environment() -> Any:
-    """The functions that formulas may call, and nothing else."""
+    """The formulae environment, with the functions that formulas may call."""
     from formulae.categorical import ENCODINGS
     from formulae.environment import Environment
     from formulae.transforms import TRANSFORMS
@@ -445,20 +440,20 @@ def environment() -> Any:
 
 
 def _allparts_of(model: Any) -> Iterator[Any]:
-    """All parts of a parsed formula, its response and grouping factors too."""
+    """All parts of a parsed formula, including response and grouping factors."""
     sides = [side for term in model.group_terms for side in (term.expr, term.factor)]
     for term in (*model.common_terms, *sides, model.response.term):
         yield from parts_of_term(term)
 
 
 def parts_of_term(term: Any) -> Iterator[Any]:
-    """All parts of a term; an intercept has none."""
+    """All parts of a term; none for an intercept."""
     for component in getattr(term, "components", ()):
         yield from parts_of(component)
 
 
 def parts_of(part: Any) -> Iterator[Any]:
-    """A component and all it is made of, inner parts first."""
+    """All sub-expressions of a component, inner parts first."""
     inner = [part.call] if hasattr(part, "call") else [*getattr(part, "args", ()), *_named(part).values()]
     for piece in inner:
         yield from parts_of(piece)
@@ -471,7 +466,7 @@ def _named(part: Any) -> dict[str, Any]:
 
 
 def is_call(part: Any) -> bool:
-    """Whether a part is a function of other parts."""
+    """Whether a part is a function call."""
     return hasattr(part, "callee")
 
 
@@ -480,7 +475,7 @@ def _is_name(part: Any) -> bool:
 
 
 def joined_names(part: Any) -> Iterator[str]:
-    """Columns that a part joins with others, as in `x + y` or `maximum(x, y)`; a function of one column joins none."""
+    """Columns that a part combines with other columns, as in `x + y` or `maximum(x, y)`."""
     for piece in parts_of(part):
         arguments = getattr(piece, "args", ())
         if sum(not hasattr(one, "value") for one in arguments) > 1:
@@ -494,35 +489,35 @@ def names_of(parts: Iterable[Any]) -> list[str]:
 
 @contextmanager
 def of_rows(name: str, site: str) -> Iterator[None]:
-    """Evaluate a part of a formula on somebody's rows: an error names the part and the site, and quotes no cell."""
+    """Turn any error into a `ValueError` that names the part and the site and quotes no cell."""
     try:
         with np.errstate(all="ignore"):
             yield
     except Exception as error:
-        raise ValueError(f"{name} is no number of the rows of site {site!r}: {type(error).__name__}") from None
+        raise ValueError(f"{name} cannot be evaluated on the rows of site {site!r}: {type(error).__name__}") from None
 
 
 def evaluated(part: Any, frame: pd.DataFrame, environment: Any, site: str) -> np.ndarray:
-    """The numbers that a part is in each row."""
+    """The values of a part, shape (row,)."""
     with of_rows(str(part), site):
         return np.broadcast_to(np.asarray(part.eval(frame, environment), np.float64), (len(frame),))
 
 
 def require_columns(part: Any, columns: Sequence[str], choices: Sequence[str]) -> None:
-    """Raise `ValueError` where a part is a name of no column, with the nearest of the choices."""
+    """Raise `ValueError` if a part names an unknown column; the message suggests the nearest of `choices`."""
     if _is_name(part) and part.name not in columns:
         raise unknown_name_error("column in the formula", str(part.name), choices)
 
 
 def require_levels(call: Any, levels: Mapping[str, Any]) -> None:
-    """Raise `ValueError` where a factor is of a column that the sites have no levels of, or names another level."""
+    """Raise `ValueError` if the column of a factor has no levels, or if a named level is unknown."""
     if not is_call(call) or call.callee not in FACTORS:
         return
     name = call.args[0].name
     if name not in levels:
         raise ValueError(
-            f"{call} must be of a column of text, on whose levels the sites agree: name the column in strings where "
-            "the table is read"
+            f"{call} needs a text column, with the same levels at all sites: list the column in strings when the table "
+            "is read"
         )
     for part in parts_of(call):
         if isinstance(level := getattr(part, "value", None), str) and level not in levels[name]:
@@ -530,14 +525,14 @@ def require_levels(call: Any, levels: Mapping[str, Any]) -> None:
 
 
 def require_kinds(part: Any, levels: Mapping[str, Any], factors: Collection[str]) -> None:
-    """Raise `ValueError` where a part has text as a number, a number as text, or compares with no level.
+    """Raise `ValueError` if a part uses text as a number or a number as text, or compares with an unknown level.
 
     Parameters
     ----------
     part
         A part of a formula.
     levels
-        The levels of each column of text.
+        The levels of each text column.
     factors
         The columns in `C(...)`, which are text in the whole formula.
     """
@@ -553,17 +548,17 @@ def require_kinds(part: Any, levels: Mapping[str, Any], factors: Collection[str]
         if name in factors:
             raise _two_kinds_error(name)
         if name in levels and not (is_column or callee in ("I", *_SEVERAL)):
-            raise ValueError(f"{part} is of numbers, and {name} holds text: write a comparison, I({name} == 'level')")
+            raise ValueError(f"{part} needs numbers, and {name} holds text: write a comparison, I({name} == 'level')")
 
 
 def _require_comparable(part: Any, one: Any, other: Any, levels: Mapping[str, Any], factors: Collection[str]) -> None:
-    """Raise `ValueError` unless one side of a comparison can be compared with the other one."""
+    """Raise `ValueError` unless `one` can be compared with `other`."""
     is_word, other_is_word = (isinstance(getattr(side, "value", None), str) for side in (one, other))
     other_is_text = _is_name(other) and other.name in levels
     if is_word and not other_is_text:
         raise ValueError(
-            f"{part} compares numbers with a text: write a number without quotation marks, or name the column in "
-            "strings where the table is read"
+            f"{part} compares numbers with a text: write a number without quotation marks, or list the column in "
+            "strings when the table is read"
         )
     if not (_is_name(one) and one.name in levels) or other_is_text:
         return
@@ -584,16 +579,16 @@ def _require_comparable(part: Any, one: Any, other: Any, levels: Mapping[str, An
 
 def _two_kinds_error(name: str) -> ValueError:
     return ValueError(
-        f"{name} is a factor in C({name}) and stands outside of it too, where it may be a number: leave one of them "
-        "out, or give the table the column twice, under two names"
+        f"{name} is a factor in C({name}) and is also used outside of C(): remove one of the two, or add a copy of "
+        "the column under another name to the table"
     )
 
 
 def require_finite(name: str, site: str, values: np.ndarray) -> None:
-    """Raise `ValueError` where a term, shape (row, ...), is no finite number in some rows of a site."""
-    # how many rows would tell of few of them
+    """Raise `ValueError` if a term, shape (row, ...), is not finite in some rows of a site."""
+    # no number of rows in the message: a small count is private
     if not np.isfinite(values).all():
         raise ValueError(
-            f"{name} is no finite number in some rows of site {site!r}: bound what it is of, as in "
-            "log(maximum(x, 0.5)), or leave these rows out"
+            f"{name} is not finite in some rows of site {site!r}: bound its argument, as in log(maximum(x, 0.5)), or "
+            "remove these rows"
         )

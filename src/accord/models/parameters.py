@@ -1,4 +1,4 @@
-"""The parameters of a model from a formula: their names, priors and where to start."""
+"""The parameters of a model from a formula: names, priors and initial values."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from .spelling import spelt
 
 
 def names_of(columns: Sequence[str], family: Family) -> list[str]:
-    """A name for each flat coefficient."""
+    """The names of the flat coefficients."""
     if not family.predictors:
         return list(columns)
     return [f"{column}|{predictor}" for column in columns for predictor in family.predictors]
 
 
 def defaults_of(columns: Sequence[str], spread: np.ndarray, family: Family, summary: Summary) -> list[Prior]:
-    """Default priors of the flat coefficients, by the standard deviations of their columns."""
+    """Default priors of the flat coefficients, scaled by the standard deviations of their columns."""
     found: list[Prior] = []
     for name, sd in zip(columns, spread, strict=True):
         if name == "Intercept":
             prior = family.intercept_prior(summary)
         else:
-            # what is the same everywhere has no scale
+            # a constant column has no scale
             prior = Normal(0.0, 2.5 * family.unit(summary) / (sd if sd > 0 else 1.0))
         found += [prior] * max(len(family.predictors), 1)
     return found
 
 
-class NamedPriors:
-    """The priors that the user named: by coefficient, by column, by term, or for all coefficients."""
+class UserPriors:
+    """The priors of the argument `priors`, by coefficient, column, term, or for all coefficients."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class NamedPriors:
         for name, prior in priors.items():
             if not isinstance(prior, Prior):
                 raise ValueError(f"the prior of {name} must be one of accord.models.priors, found {prior!r}")
-        # by coefficient, the names by which its prior may be given, the most special first
+        # for each coefficient, the keys that may set its prior, the most specific first
         self._keys: dict[str, tuple[str, ...]] = {}
         for term, places in terms.items():
             for column in columns[places]:
@@ -75,7 +75,7 @@ class NamedPriors:
         return default
 
     def other(self, name: str, parameter: Parameter) -> Prior:
-        """The prior of another parameter."""
+        """The prior of a parameter other than the coefficients."""
         prior = self._priors.get(name, parameter.prior)
         if prior is not parameter.prior:
             _refuse_limits(name, prior)
@@ -86,7 +86,7 @@ class NamedPriors:
         return prior
 
     def require_all_used(self, names: Sequence[str]) -> None:
-        """Raise `ValueError` for a prior of what there is not."""
+        """Raise `ValueError` for a prior of an unknown name."""
         known = list(
             dict.fromkeys([*names, COEFFICIENTS, *(key for name in names for key in self._keys.get(name, ()))])
         )
@@ -96,11 +96,11 @@ class NamedPriors:
 
 
 def _refuse_limits(name: str, prior: Prior) -> None:
-    """Raise `ValueError` for a prior with limits, which nothing would keep a parameter within."""
+    """Raise `ValueError` for a prior with bounds, as parameters of formulas have no constraint to enforce them."""
     if isinstance(prior, Uniform):
         raise ValueError(
-            f"the prior of {name} cannot be {prior}: parameters of formulas have no limits of their own; take Normal "
-            "or StudentT of that width, or Flat"
+            f"the prior of {name} cannot be {prior}, as parameters of formulas have no such limits: use Normal or "
+            "StudentT of that width, or Flat"
         )
 
 
@@ -111,7 +111,7 @@ def init_of(
     summary: Summary,
     parameters: Mapping[str, Parameter],
 ) -> dict[str, np.ndarray]:
-    """Where to start: all coefficients 0 but the intercept."""
+    """The initial values: 0 for all coefficients except the intercept."""
     start = family.start(summary) if family.has_intercept else 0.0
     flat = np.where([name == "Intercept" for name in columns], start, 0.0)
     init = {name: parameter.init for name, parameter in parameters.items()}
@@ -124,7 +124,7 @@ def init_of(
 def flat_names(
     init: Mapping[str, np.ndarray], names: Sequence[str], parameters: Mapping[str, Parameter]
 ) -> tuple[str, ...]:
-    """Names of all flat parameters, in the order that JAX has."""
+    """Names of all flat parameters, in the order of JAX's flattening."""
     flat: list[str] = []
     for name in jax.tree.leaves({name: name for name in init}):
         flat += names if name == COEFFICIENTS else parameters[name].names(name)
@@ -132,27 +132,27 @@ def flat_names(
 
 
 def log_orders(prior: Prior, parameter: Parameter) -> float:
-    """The log of how many orders of its numbers a prior has, of which a constraint leaves one."""
+    """The log of the number of orderings of an ordered vector, which normalises a prior of independent elements."""
     is_ordered = parameter.constraint == "ordered_vector" and not prior.is_vector
     return float(gammaln(parameter.init.size + 1)) if is_ordered else 0.0
 
 
 def note_on(columns: Sequence[str], parameters: Mapping[str, Parameter]) -> str:
-    """Which priors are those of values at the mean of all columns."""
+    """A sentence about the prior that applies at the mean of all columns, or ""."""
     centred = [name for name in columns if name == "Intercept"]
     centred += [name for name, parameter in parameters.items() if parameter.sign]
-    return f"The prior of {centred[0]} is that of its value at the mean of all columns." if centred else ""
+    return f"The prior of {centred[0]} applies to its value at the mean of all columns." if centred else ""
 
 
 def notes_beside(study: Study, names: Sequence[str]) -> tuple[str, ...]:
-    """Rows that were left out or filled, what is 1, reference levels, and units of scaled columns.
+    """Notes for reports: rows left out, filled cells, texts that are 1, reference levels, scaled columns.
 
     Parameters
     ----------
     study
-        What the sites agreed on, and which texts are 1.
+        The study of the model.
     names
-        The coefficients.
+        Names of the coefficients.
     """
     agreed = study.agreed
     columns = agreed.columns
@@ -173,7 +173,7 @@ def notes_beside(study: Study, names: Sequence[str]) -> tuple[str, ...]:
     ones = [f"{name} {' or '.join(map(repr, words))}" for name, words in study.ones.items()]
     sentences = [
         ("Rows left out, as a cell has no value: ", left_out),
-        ("Missing cells filled with the mean, or a level of their own: ", filled),
+        ("Missing cells filled with the mean, or with a new level: ", filled),
         ("Texts that are 1: ", ones),
         ("Reference levels: ", references),
         ("Coefficients are per standard deviation of the column: ", scaled),
@@ -182,7 +182,7 @@ def notes_beside(study: Study, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _reference(name: str, levels: Sequence[str], names: Sequence[str]) -> str | None:
-    """The level of a factor that has no coefficient of its own; None where all have one, or none is a reference."""
+    """The reference level of a factor, the only one without a coefficient; None if there is no such level."""
     own = re.compile(rf"(?:C\(\s*)?`?{re.escape(name)}`?(?:,\s*Treatment\(.*\))?\)?\[(.*)\]")
     shown = {found[1] for one in names if (found := own.fullmatch(one.partition("|")[0]))}
     left = [level for level in levels if level not in shown]

@@ -1,4 +1,4 @@
-"""Responses drawn from a family, of the rows of a formula or of pairs (X, y)."""
+"""Posterior predictive draws from a family, for rows of a formula or pairs (X, y)."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from .regression import predictor
 
 
 @dataclasses.dataclass(frozen=True)
-class _OfFamily:
+class _FamilyPredictive:
     family: Family
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The classes that responses are numbered by."""
+        """The classes of a coded response; empty for numbers."""
         return self.family.labels
 
     @property
     def whole(self) -> bool:
-        """Whether responses are whole numbers."""
+        """Whether responses are integers."""
         return self.family.is_whole
 
 
-class OfRows(_OfFamily):
-    """Responses of a family whose rows a formula made."""
+class FormulaPredictive(_FamilyPredictive):
+    """Predictive draws for the rows of a formula."""
 
     def observed(self, rows: dict[str, Array]) -> Array:
-        """The responses that there are, (row,)."""
+        """The observed responses, shape (row,)."""
         return rows["y"].astype(float)
 
     def replicated(self, params: dict[str, Array], rows: dict[str, Array], key: Array) -> Array:
-        """Responses drawn from the model, (row,)."""
+        """Responses drawn from the model, shape (row,)."""
         return self.family.replicated(params, predictor(self.family, params, rows), rows, key).astype(float)
 
 
 @dataclasses.dataclass(frozen=True)
-class OfPairs(_OfFamily):
-    """Responses of a family whose rows are pairs (X, y), and whose parameters are coefficients alone or with a sigma.
+class PairsPredictive(_FamilyPredictive):
+    """Predictive draws for pairs (X, y), with the parameters `coefficients` or {coefficients, sigma}.
 
     Parameters
     ----------
     family
         The family.
     noise_scale
-        The sigma, where it is known.
+        A known sigma, or None.
     """
 
     noise_scale: float | None = None
 
     def observed(self, rows: tuple[Array, Array]) -> Array:
-        """The responses that there are, (row,)."""
+        """The observed responses, shape (row,)."""
         return rows[1].astype(float)
 
     def replicated(self, params: Any, rows: tuple[Array, Array], key: Array) -> Array:
-        """Responses drawn from the model, (row,)."""
+        """Responses drawn from the model, shape (row,)."""
         own = params if isinstance(params, dict) else {"coefficients": params}
         if self.noise_scale is not None:
             own = {**own, "sigma": jnp.asarray(self.noise_scale)}

@@ -1,4 +1,4 @@
-"""Priors of coefficients, scales and other parameters of a model; all have normalised log densities."""
+"""Priors of coefficients, scales and other parameters, with normalised log densities."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..base.checks import positive
 from ..base.pytree import apply_checks, checked, pytree
 from ..base.special import log_gamma, softplus
 
-# Below this e^u E1(u) is taken from the series of the exponential integral, above from its continued fraction.
+# e^u E1(u) is computed from a series below this u, and from a continued fraction above it.
 _SERIES_BELOW = 2.0
-# Terms of the series; with 24 it is exact to double precision up to 2.
+# Terms of the series: 24 are exact in double precision up to u = 2.
 _SERIES_TERMS = 24
-# Levels of the continued fraction; with 40 it is exact to double precision from 2 on.
+# Levels of the continued fraction: 40 are exact in double precision from u = 2.
 _FRACTION_LEVELS = 40
 
 
@@ -36,11 +36,11 @@ def _above_zero(name: str, value: Any) -> float:
 
 
 class Prior(ABC):
-    """The prior of one number; `log_density` takes arrays too and is elementwise."""
+    """The prior of a scalar parameter; `log_density` is elementwise on arrays."""
 
-    # whether it is a prior of numbers > 0, such as scales
+    # a prior of numbers > 0, such as scales
     is_positive: ClassVar[bool] = False
-    # whether it is one of several numbers together, and `log_density` their joint one
+    # a joint prior of an array, with a scalar log density
     is_vector: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -48,27 +48,27 @@ class Prior(ABC):
 
     @abstractmethod
     def log_density(self, x: Array) -> Array:
-        """The log density at x, the constant included."""
+        """The log density at x, normalised."""
 
     @property
     def moments(self) -> tuple[float, float] | None:
-        """Mean and standard deviation of a symmetric prior of any number; None for others."""
+        """Mean and standard deviation of a symmetric prior on the real line; None for other priors."""
         return None
 
 
 def stacked(priors: Sequence[Prior]) -> Prior:
-    """Priors of one class as one, whose numbers are arrays of shape (prior,)."""
+    """Priors of one class stacked into one prior, with hyperparameters of shape (prior,)."""
     return jax.tree.map(lambda *numbers: np.array(numbers, np.float64), *priors)
 
 
 def as_wide(prior: Prior, dtype: Any) -> Prior:
-    """A prior whose numbers are arrays of a type."""
+    """A prior with hyperparameters as arrays of a dtype."""
     return jax.tree.map(lambda number: jnp.asarray(number, dtype), prior)
 
 
 @pytree
 class Flat(Prior):
-    """The log density 0 everywhere: improper, so that data must decide, and the evidence has no meaning."""
+    """The improper prior with log density 0: the data must identify the parameter, and the evidence is undefined."""
 
     def log_density(self, x: Array) -> Array:
         return jnp.zeros_like(x)
@@ -76,7 +76,7 @@ class Flat(Prior):
 
 @pytree
 class Normal(Prior):
-    """Normal of a mean and a standard deviation."""
+    """Normal with mean `loc` and standard deviation `scale`."""
 
     loc: float = checked(_finite)
     scale: float = checked(_above_zero)
@@ -91,7 +91,7 @@ class Normal(Prior):
 
 @pytree
 class Uniform(Prior):
-    """Uniform between two numbers, of a parameter that has these limits."""
+    """Uniform on (low, high), for a parameter with these limits as its constraint."""
 
     low: float = checked(_finite)
     high: float = checked(_finite)
@@ -107,7 +107,7 @@ class Uniform(Prior):
 
 @pytree
 class StudentT(Prior):
-    """Student t of degrees of freedom, a location and a scale."""
+    """Student t with `df` degrees of freedom, location and scale."""
 
     df: float = checked(_above_zero)
     loc: float = checked(_finite)
@@ -123,7 +123,7 @@ class StudentT(Prior):
 
 @pytree
 class Laplace(Prior):
-    """Laplace, or double exponential, of a location and a scale: the standard deviation is 1.41 scales."""
+    """Laplace (double exponential) with location and scale: the standard deviation is 1.41 * scale."""
 
     loc: float = checked(_finite)
     scale: float = checked(_above_zero)
@@ -138,12 +138,12 @@ class Laplace(Prior):
 
 @pytree
 class Horseshoe(Prior):
-    """Normal of standard deviation scale * u, with a half-Cauchy u of its own: most are near 0, few are large.
+    """Normal with standard deviation scale * u and half-Cauchy u: most coefficients are near 0, a few are large.
 
-    u is integrated out, so that the only parameter is the coefficient. Its density is multiplied by
-    exp(-floor^2 / (2 u^2)): without this the density of a coefficient is infinite at 0, where no method could look for
-    a mode. `scale` is that of all coefficients together; a guess is (how many matter) / (how many do not) * (sd of the
-    noise) / sqrt(rows).
+    u is integrated out, so the only parameter is the coefficient. The density of u is multiplied by
+    exp(-floor^2 / (2 u^2)), as otherwise the density of the coefficient is infinite at 0 and no mode can be found.
+    `scale` is shared by all coefficients. A rule of thumb is (number of relevant columns) / (number of other columns) *
+    (sd of the noise) / sqrt(rows).
     """
 
     scale: float = checked(_above_zero)
@@ -159,7 +159,7 @@ class Horseshoe(Prior):
 
 @pytree
 class HalfNormal(Prior):
-    """Normal of mean 0 and a standard deviation, of which the positive half is taken."""
+    """The positive half of a normal with mean 0 and standard deviation `scale`."""
 
     scale: float = checked(_above_zero)
     is_positive = True
@@ -170,7 +170,7 @@ class HalfNormal(Prior):
 
 @pytree
 class HalfCauchy(Prior):
-    """Cauchy of location 0 and a scale, of which the positive half is taken: the median is the scale."""
+    """The positive half of a Cauchy with location 0: the median is `scale`."""
 
     scale: float = checked(_above_zero)
     is_positive = True
@@ -181,7 +181,7 @@ class HalfCauchy(Prior):
 
 @pytree
 class Exponential(Prior):
-    """Exponential of a scale, which is the mean (1 / rate)."""
+    """Exponential with mean `scale` (1 / rate)."""
 
     scale: float = checked(_above_zero)
     is_positive = True
@@ -192,7 +192,7 @@ class Exponential(Prior):
 
 @pytree
 class Gamma(Prior):
-    """Gamma of a shape and a rate: the mean is shape / rate."""
+    """Gamma with shape and rate: the mean is shape / rate."""
 
     shape: float = checked(_above_zero)
     rate: float = checked(_above_zero)
@@ -205,10 +205,10 @@ class Gamma(Prior):
 
 @pytree
 class Probabilities(Prior):
-    """Dirichlet of the probabilities of ordered classes, as a prior of the cutpoints between them.
+    """Symmetric Dirichlet on the probabilities of ordered classes, as a prior of the cutpoints between them.
 
-    The probabilities are those of a row whose linear predictor is the average one, and all have the same
-    concentration: at 1, all probabilities that sum to one are as likely.
+    The probabilities refer to a row with the average linear predictor. At concentration 1, all probability vectors are
+    equally likely.
     """
 
     concentration: float = checked(_above_zero)
@@ -223,7 +223,7 @@ class Probabilities(Prior):
         count = x.shape[0] + 1.0
         log_constant = log_gamma(count * self.concentration)
         log_constant -= count * log_gamma(self.concentration)
-        # the slope of each sigmoid: cutpoints are the parameters, not probabilities
+        # Jacobian from cutpoints to probabilities: the slope of each sigmoid
         return log_constant + (self.concentration - 1.0) * jnp.sum(log_probabilities) + jnp.sum(below + above)
 
 

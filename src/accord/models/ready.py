@@ -1,7 +1,7 @@
-"""Ready posteriors: Gaussian, linear, logistic and Poisson regression, power potentials.
+"""Ready-made posteriors: Gaussian, linear, logistic and Poisson regression, power potentials.
 
-Regressions have normalised likelihoods and priors, so that the evidence of a run is that of the model; Gaussian and
-power potentials have no constants.
+Regressions have normalised likelihoods and priors, so that a run estimates the evidence of the model. Gaussian and
+power potentials are not normalised.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ..posterior.model_info import ModelInfo
 from ..posterior.quadratic import flat_prior, quadratic_likelihood
 from ..posterior.shards import Source, is_unread, require_finite
 from .families import Bernoulli, Family, Normal, Poisson
-from .predictive import OfPairs
+from .predictive import PairsPredictive
 from .priors import HalfCauchy
 
-# Of each agent's covariance: as it is given and made symmetric, its inverse, and the Hessian that is kept.
+# Copies of each agent's covariance in memory: given, symmetrised, inverted, and stored as a Hessian.
 _COPIES = 4
 
 
 def quadratic(hessians: np.ndarray, linear: np.ndarray, *, names: Sequence[str] | None = None) -> Posterior:
-    """Potentials `f_i(x) = x' H_i x / 2 - b_i' x`; a single H_i may be singular, their sum may not.
+    """Quadratic potentials `f_i(x) = x' H_i x / 2 - b_i' x`. A single H_i may be singular, their sum may not.
 
     Parameters
     ----------
@@ -64,14 +64,14 @@ def gaussian(means: np.ndarray, covariances: np.ndarray) -> Posterior:
     Parameters
     ----------
     means
-        The mu_i, shape (agent, dim), or (agent,) for dim = 1.
+        The means mu_i, shape (agent, dim), or (agent,) for dim = 1.
     covariances
-        The S_i, shape (agent, dim, dim), positive definite; (agent,) holds variances for dim = 1.
+        The covariances S_i, shape (agent, dim, dim), positive definite; or variances, shape (agent,), for dim = 1.
 
     Raises
     ------
     ValueError
-        The shapes do not fit, or an S_i is not symmetric positive definite (the agent is named).
+        The shapes do not match, or an S_i is not symmetric positive definite (the message names the agent).
     """
     means, covariances = np.asarray(means, np.float64), np.asarray(covariances, np.float64)
     if means.ndim == 1:
@@ -85,7 +85,7 @@ def gaussian(means: np.ndarray, covariances: np.ndarray) -> Posterior:
         "covariances, their eigenvalues and inverses",
         means.shape[1],
         _COPIES * len(means),
-        "give the agents' models by a function of their data, as Posterior takes it, or take fewer parameters",
+        "write the agents' models as a function of their data, with Posterior, or use fewer parameters",
     )
     finite = np.isfinite(covariances).all(axis=(1, 2))
     smallest = np.linalg.eigvalsh(np.where(finite[:, None, None], covariances, 0.0))[:, 0]
@@ -111,20 +111,20 @@ def linear_regression(
 ) -> Posterior:
     """Linear regression `y ~ N(X x, noise_scale^2)`, prior x ~ N(0, prior_variance I).
 
-    The posterior is Gaussian where noise_scale is given. Where it is unknown, it is a parameter `sigma` with a
-    half-Cauchy prior, whose median is the standard deviation of a coefficient's prior.
+    With a known noise_scale the posterior is Gaussian. Otherwise the noise scale is a parameter `sigma` with a
+    half-Cauchy prior, whose median is sqrt(prior_variance).
 
     Parameters
     ----------
     shards
-        One (X_i, y_i) an agent, shapes (rows, dim) and (rows,); rows may differ between agents.
-        Functions and paths of files are read where the data lies, as in `Posterior`.
+        One (X_i, y_i) for each agent, shapes (rows, dim) and (rows,); rows may differ between agents.
+        Functions and file paths are read by the agents, see `Posterior`.
     noise_scale
-        Standard deviation of y given X, > 0, in the units of y; None: unknown.
+        Standard deviation of y given X, > 0, in the units of y; None, the default: unknown.
     prior_variance
         Variance of each coefficient under the prior, > 0.
     names
-        Names of the coefficients, the columns of X; must be given where a shard is a function or a file.
+        Names of the coefficients, the columns of X; required if a shard is a function or a file.
     """
     if noise_scale is not None:
         positive("noise_scale", noise_scale)
@@ -153,17 +153,17 @@ def logistic_regression(
     Parameters
     ----------
     shards
-        One (X_i, y_i) an agent, shapes (rows, dim) and (rows,), labels 0 or 1.
-        Functions and paths of files are read where the data lies, as in `Posterior`.
+        One (X_i, y_i) for each agent, shapes (rows, dim) and (rows,), labels 0 or 1.
+        Functions and file paths are read by the agents, see `Posterior`.
     prior_variance
         Variance of each coefficient under the prior, > 0.
     names
-        Names of the coefficients, the columns of X; must be given where a shard is a function or a file.
+        Names of the coefficients, the columns of X; required if a shard is a function or a file.
 
     Raises
     ------
     ValueError
-        A label is not 0 or 1 (agent and row are named).
+        A label is not 0 or 1 (the message names agent and row).
     """
     post = _regression(Partial(_logistic), prior_variance, shards, names, _labels)
     return _info(post, "logistic regression", Bernoulli(), prior_variance)
@@ -177,17 +177,17 @@ def poisson_regression(
     Parameters
     ----------
     shards
-        One (X_i, y_i) an agent, shapes (rows, dim) and (rows,), counts 0, 1, 2, ...
-        Functions and paths of files are read where the data lies, as in `Posterior`.
+        One (X_i, y_i) for each agent, shapes (rows, dim) and (rows,), counts 0, 1, 2, ...
+        Functions and file paths are read by the agents, see `Posterior`.
     prior_variance
         Variance of each coefficient under the prior, > 0.
     names
-        Names of the coefficients, the columns of X; must be given where a shard is a function or a file.
+        Names of the coefficients, the columns of X; required if a shard is a function or a file.
 
     Raises
     ------
     ValueError
-        A count is negative or not whole (agent and row are named).
+        A count is negative or not an integer (the message names agent and row).
     """
     post = _regression(Partial(_poisson), prior_variance, shards, names, _counts)
     return _info(post, "Poisson regression", Poisson(), prior_variance)
@@ -199,11 +199,11 @@ def power(centers: np.ndarray | Sequence[Source], exponent: float, *, names: Seq
     Parameters
     ----------
     centers
-        The c_i, shape (agent, dim), or (agent,) for dim = 1; or functions and paths of files, as in `Posterior`.
+        The centers c_i, shape (agent, dim), or (agent,) for dim = 1; or functions and file paths, see `Posterior`.
     exponent
-        p, > 1: convex with a continuous gradient; 1.5 in the paper.
+        The exponent, > 1, so that potentials are convex with a continuous gradient; 1.5 in the paper.
     names
-        Names of the `dim` parameters; must be given where a center is a function or a file.
+        Names of the `dim` parameters; required if a center is a function or a file.
     """
     positive("exponent - 1", exponent - 1.0)
     likelihood = Partial(_power, float(exponent))
@@ -236,7 +236,7 @@ def _regression(
 def _info(
     post: Posterior, model: str, family: Family, prior_variance: float, noise_scale: float | None = None
 ) -> Posterior:
-    """The posterior, which says in reports what it is."""
+    """The posterior, with a description for reports."""
     coefficients = tuple(name for name in post.names if name != "sigma")
     priors = [("coefficients", f"Normal(loc=0, scale={np.sqrt(prior_variance):.3g})")]
     if "sigma" in post.names:
@@ -246,7 +246,7 @@ def _info(
         priors=tuple(priors),
         ratio=family.ratio,
         ratios=tuple(name for name in coefficients if name != "intercept") if family.ratio else (),
-        predictive=OfPairs(family, noise_scale),
+        predictive=PairsPredictive(family, noise_scale),
     )
     return post
 
@@ -266,16 +266,16 @@ def _checked(
 
 
 def _count(names: Sequence[str] | None) -> int:
-    """The number of parameters where no data is read that would tell it."""
+    """The number of parameters from their names, for data that is not read here."""
     if names is None:
         raise ValueError(
-            "names must be given, one a parameter, where shards are functions or files: how many parameters there are "
-            "cannot be known without reading them"
+            "shards that are functions or files need names, one for each parameter, as the number of parameters is "
+            "unknown before they are read"
         )
     return len(names)
 
 
-# --- checks of a shard, which give clearer errors than Posterior can; `dim` is given where names told it ---
+# --- checks of a shard, with clearer errors than Posterior; `dim` is None if it follows from the shard ---
 
 
 def _check_rows(agent: int, shard: Any, check_response: Callable[[int, np.ndarray], None], dim: int | None) -> None:
@@ -309,10 +309,12 @@ def _counts(agent: int, y: np.ndarray) -> None:
 
 
 def _require_each(rule: str, agent: int, right: np.ndarray) -> None:
-    """Raise `ValueError` where a response breaks a rule; it is not quoted, it is somebody's."""
+    """Raise `ValueError` if a response breaks a rule. The message quotes no response, which may be private."""
     wrong = np.flatnonzero(~right)
     if wrong.size:
-        raise ValueError(f"{rule}, agent {agent} has others in {wrong.size} of {right.size} rows, first in {wrong[0]}")
+        raise ValueError(
+            f"{rule}, agent {agent} has others in {wrong.size} of {right.size} rows, first in row {wrong[0]}"
+        )
 
 
 def _check_center(agent: int, center: Any, dim: int) -> None:
@@ -352,6 +354,6 @@ def _poisson(x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array,
 
 def _power(exponent: Array, x: Float[Array, " dim"], center: Float[Array, " dim"]) -> Array:
     distance = jnp.abs(x - center)
-    # |u|^p has the derivative 0 at 0; plain differentiation of the power would give NaN there
+    # the derivative of |u|^p is 0 at u = 0, where automatic differentiation of the power returns NaN
     away = distance > 0
     return -jnp.sum(jnp.where(away, jnp.where(away, distance, 1.0) ** exponent, 0.0))

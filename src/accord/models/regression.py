@@ -1,4 +1,4 @@
-"""The posterior that a formula is made into: its likelihood, its prior, and what it says about itself."""
+"""The posterior of a formula: likelihood, prior and description."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ..posterior.model_info import ModelInfo
 from .families import Family
 from .priors import Prior, as_wide, stacked
 
-# The variable that holds all coefficients, shape (column,), or (column, predictor) where there are several.
+# Name of the variable with all coefficients, shape (column,), or (column, predictor) for several predictors.
 COEFFICIENTS = "coefficients"
 
 
 class Priors(Mapping[str, Prior]):
-    """The prior of each parameter by name; printed, a line each."""
+    """The prior of each parameter by name, printed one line each."""
 
     def __init__(self, priors: Mapping[str, Prior], note: str) -> None:
         self._priors, self._note = dict(priors), note
@@ -40,12 +40,12 @@ class Priors(Mapping[str, Prior]):
 
     @property
     def note(self) -> str:
-        """What holds of them besides; "" where nothing does."""
+        """A sentence about the priors, or ""."""
         return self._note
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
-        """Each name and its prior as text."""
+        """Pairs (name, prior as text)."""
         return tuple((name, _short(prior)) for name, prior in self._priors.items())
 
     def __repr__(self) -> str:
@@ -55,29 +55,29 @@ class Priors(Mapping[str, Prior]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Elsewhere:
-    """The rows of a site that are not in this process."""
+class RemoteRows:
+    """A placeholder for the rows of a site outside this process."""
 
     site: str
 
     def __call__(self) -> Any:
-        """They cannot be read."""
-        raise DataError(f"the rows of {self.site} are not here")
+        """Raise `DataError`."""
+        raise DataError(f"the rows of {self.site} are not in this process")
 
 
 class Regression(Posterior):
-    """A posterior that says what it was made of; made by `accord.models.glm`.
+    """The posterior that `accord.models.glm` returns.
 
     Attributes
     ----------
     formula : str
         The formula.
     family : Family
-        The family, with what the sites agreed on (classes, cut points).
+        The family, with the classes or cuts of all sites.
     priors : Priors
         The prior of each parameter.
     agreed : Agreed
-        What the sites agreed on.
+        The columns, levels and row counts that all sites share.
     """
 
     def __init__(
@@ -97,17 +97,17 @@ class Regression(Posterior):
 
 @dataclasses.dataclass(frozen=True)
 class Predicted:
-    """The log likelihood of a family: one number a row, or one a site."""
+    """The log likelihood of a family, one value for each row or one for the site."""
 
     family: Family
 
     def __call__(self, params: dict[str, Array], rows: dict[str, Array]) -> Array:
-        """The log density of the rows' responses, times their weights."""
+        """The weighted log density of each row's response."""
         return weighted(self.family.log_density(params, predictor(self.family, params, rows), rows), rows)
 
 
 def weighted(each: Array, rows: dict[str, Array]) -> Array:
-    """Rows' log densities times their weights, where they have some."""
+    """Log densities of rows times their weights, if any."""
     return each * rows["weight"] if "weight" in rows else each
 
 
@@ -124,31 +124,31 @@ def predictor(family: Family, params: dict[str, Array], rows: dict[str, Array]) 
     return eta + (rows["offset"][:, None] if family.predictors else rows["offset"])
 
 
-class Other(NamedTuple):
-    """The prior of a parameter beside the coefficients, and what of it is said at the mean of all columns."""
+class OtherPrior(NamedTuple):
+    """The prior of a parameter other than the coefficients."""
 
     name: str
     prior: Prior
-    # its value at the centre: plus so many times what the coefficients add there
+    # the prior applies to value + sign * (linear predictor at the mean of all columns)
     sign: float
-    # the log of how many orders of its numbers count as one
+    # log of the number of orderings of an ordered vector, see `log_orders`
     log_orders: float
 
 
 @dataclasses.dataclass(frozen=True)
 class LogPrior:
-    """The form of a log prior: of all coefficients, those of one class of priors together, and of the others.
+    """The structure of a log prior, with coefficients grouped by the class of their priors.
 
-    Its numbers are arguments, so that models of one form share their programs; `log_prior` binds them.
+    Hyperparameters are arguments, so that models of the same structure share compiled programs. `log_prior` binds them.
 
     Parameters
     ----------
     intercept
-        The place of the intercept among the columns, which has its prior at the centre; None: there is none.
+        The column of the intercept, or None. Its prior applies to the value at the mean of all columns.
     places
-        Of each class of priors, the flat coefficients that have one of it.
+        Indices of the flat coefficients in each class of priors.
     signs
-        Names of the other parameters, and how many times what the coefficients add at the centre is added to each.
+        Pairs (name, sign) of the other parameters, see `OtherPrior`.
     """
 
     intercept: int | None
@@ -163,7 +163,7 @@ class LogPrior:
         log_orders: Float[Array, " other"],
         params: dict[str, Array],
     ) -> Array | float:
-        """The sum of all log densities; `coefficients` has an array of each class, `others` one of each parameter."""
+        """The sum of all log densities, with one stacked prior for each class and one for each other parameter."""
         total: Array | float = 0.0
         shift: Array | float = 0.0
         if COEFFICIENTS in params:
@@ -178,27 +178,30 @@ class LogPrior:
                 some = flat if len(places) == flat.size else flat[np.array(places)]
                 total = total + jnp.sum(as_wide(prior, own.dtype).log_density(some))
         for (name, sign), prior, orders in zip(self.signs, others, log_orders, strict=True):
-            # where there are several predictors, no other parameter is said at the centre
+            # families with several predictors have no other parameter with a sign
             value = params[name] + sign * shift if sign else params[name]
             total = total + jnp.sum(as_wide(prior, value.dtype).log_density(value)) + jnp.asarray(orders, value.dtype)
         return total
 
 
 def log_prior(
-    centre: Float[np.ndarray, " column"], intercept: int | None, coefficients: Sequence[Prior], others: Sequence[Other]
+    centre: Float[np.ndarray, " column"],
+    intercept: int | None,
+    coefficients: Sequence[Prior],
+    others: Sequence[OtherPrior],
 ) -> Partial:
-    """The log prior of coefficients, one prior each, and of other parameters.
+    """The log prior of the coefficients and of the other parameters.
 
     Parameters
     ----------
     centre
         Means of the columns.
     intercept
-        The place of the intercept among the columns; None: there is none.
+        The column of the intercept, or None.
     coefficients
         The prior of each flat coefficient.
     others
-        Those of the other parameters.
+        The priors of the other parameters.
     """
     by_class: dict[type[Prior], list[int]] = {}
     for place, prior in enumerate(coefficients):

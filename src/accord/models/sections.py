@@ -1,4 +1,4 @@
-"""Checks of the sections of a configuration file: an error names the section, the key and the value."""
+"""Checks of the sections of a configuration file, with errors that name section, key and value."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import explained, has_own_words, place_of, unknown_name_error
+from ..base.errors import explained, is_deliberate, place_of, unknown_name_error
 
 
 def imported(kind: str, name: str, folder: Path) -> Any:
-    """The object that "module:name" names; modules in the folder are found."""
+    """The object at "module:name"; modules in `folder` can be imported."""
     module, _, attribute = name.partition(":")
     sys.path.insert(0, str(folder.resolve()))
     try:
         return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:
-        # the module is the user's: it may raise anything
+        # user modules may raise anything
         found = f"{type(error).__name__}{place_of(error)}: {error}"
         raise ValueError(f"{kind} {name!r} cannot be loaded: {found}") from error
     finally:
@@ -27,7 +27,7 @@ def imported(kind: str, name: str, folder: Path) -> Any:
 
 
 def pop_name(section: str, content: dict[str, Any]) -> str:
-    """Take the name out of a section."""
+    """Remove and return the name of a section."""
     require_given(f"[{section}]", content, ("name",))
     name = content.pop("name")
     if not isinstance(name, str):
@@ -36,7 +36,7 @@ def pop_name(section: str, content: dict[str, Any]) -> str:
 
 
 def call(what: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call with the file's keys as keyword arguments; keys that do not fit are the file's error, not a traceback."""
+    """Call with the file's keys as keyword arguments; `ValueError` for keys that do not match the signature."""
     try:
         inspect.signature(function).bind(*arguments, **options)
     except TypeError as error:
@@ -45,26 +45,26 @@ def call(what: str, function: Callable[..., Any], *arguments: Any, **options: An
 
 
 def built(what: str, function: Callable[..., Any], numbers: dict[str, Any]) -> Any:
-    """What a function or class makes of a file's numbers; an error names them, as they may be of any type."""
+    """The result of a call with values of the file; errors name these values, which may be of any type."""
     try:
         return call(what, function, **numbers)
     except (Exception, SystemExit) as error:
-        if isinstance(error, ValueError) and has_own_words(error):
+        if isinstance(error, ValueError) and is_deliberate(error):
             raise
         given = ", ".join(f"{key} = {value!r}" for key, value in numbers.items())
-        said = str(error) if has_own_words(error) else f"{type(error).__name__}{place_of(error)}: {error}"
-        raise ValueError(f"{what} cannot have {given}: {said}") from error
+        reason = str(error) if is_deliberate(error) else f"{type(error).__name__}{place_of(error)}: {error}"
+        raise ValueError(f"{what} cannot have {given}: {reason}") from error
 
 
 def call_users(what: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call a function or class that may be the user's: whatever it raises is one error that names its line.
+    """Call a function or class that may be user code; any exception becomes one error that names the line.
 
-    What Python or a library says there is not told: it may quote the rows that the function was given.
+    The message omits the texts of Python and other libraries, which may quote rows.
     """
     try:
         return call(what, function, *arguments, **options)
     except (Exception, SystemExit) as error:
-        if isinstance(error, (ValueError, TypeError, OSError, ArithmeticError, ImportError)) and has_own_words(error):
+        if isinstance(error, (ValueError, TypeError, OSError, ArithmeticError, ImportError)) and is_deliberate(error):
             raise
         raise ValueError(f"{what} failed: {explained(error)}") from None
 
@@ -77,7 +77,7 @@ def _is_table_of_numbers(value: Any) -> bool:
     return isinstance(value, dict) and all(_is_whole(v) or isinstance(v, float) for v in value.values())
 
 
-# What values of TOML an annotation allows, and what to call them.
+# For each annotation, a check of TOML values and a description for messages.
 _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "bool": (lambda value: isinstance(value, bool), "true or false"),
     "int": (_is_whole, "a whole number"),
@@ -92,12 +92,12 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "Mapping": (lambda value: isinstance(value, dict), "a table, as {name = ...}"),
     "Policy": (lambda value: isinstance(value, dict), "a table, as {rows = 10}"),
 }
-# What no value of TOML is, or a string is in its place.
+# Annotations without a TOML value, or with a string in their place.
 _NEVER = ("None", "Path", "os.PathLike", "Builder")
 
 
 def require_types(where: str, section: dict[str, Any], function: Callable[..., Any]) -> None:
-    """Refuse values of another type than a function's annotations say; of types that are no TOML it knows itself."""
+    """Raise `ValueError` for values that do not match the function's annotations; other annotations are skipped."""
     parameters = inspect.signature(function).parameters
     for key, value in section.items():
         if key in parameters:
@@ -105,7 +105,7 @@ def require_types(where: str, section: dict[str, Any], function: Callable[..., A
 
 
 def as_float(where: str, key: str, value: Any) -> float:
-    """A number as a float, which a whole number of TOML may be too large for."""
+    """A number as a float; `ValueError` for integers beyond the range of floats."""
     try:
         return float(value)
     except OverflowError:
@@ -113,7 +113,7 @@ def as_float(where: str, key: str, value: Any) -> float:
 
 
 def require_type(where: str, key: str, value: Any, annotation: str) -> Any:
-    """The value, if it is of a type that an annotation says."""
+    """The value, if its type matches an annotation; else `ValueError`."""
     parts = [part.strip() for part in _alternatives(annotation)]
     names = [part if part in _TYPES else part.partition("[")[0] for part in parts]
     if not all(name in _TYPES or name in _NEVER for name in names):
@@ -126,7 +126,7 @@ def require_type(where: str, key: str, value: Any, annotation: str) -> Any:
 
 
 def _alternatives(annotation: str) -> list[str]:
-    """What stands between the bars of an annotation that are in no brackets."""
+    """The members of a union annotation."""
     parts, depth = [""], 0
     for character in annotation:
         depth += (character == "[") - (character == "]")
@@ -138,7 +138,7 @@ def _alternatives(annotation: str) -> list[str]:
 
 
 def require_known(kind: str, found: dict[str, Any], choices: Iterable[str]) -> None:
-    """Refuse keys that are not among the choices."""
+    """Raise `ValueError` for keys that are not among the choices."""
     choices = list(choices)
     for name in found:
         if name not in choices:
@@ -146,7 +146,7 @@ def require_known(kind: str, found: dict[str, Any], choices: Iterable[str]) -> N
 
 
 def require_given(where: str, found: dict[str, Any], names: Iterable[str]) -> None:
-    """Refuse a section that lacks a key."""
+    """Raise `ValueError` if a section lacks a key."""
     for name in names:
         if name not in found:
             raise ValueError(f"{where} must have the key {name!r}")

@@ -1,7 +1,7 @@
-"""How a formula is spelt: names of its terms as they were written, and what would be read otherwise than it looks.
+"""The original spelling of terms, and a check for expressions that formulae parses in an unusual order.
 
-formulae prints functions without the parentheses inside them, so that `I((x - 50) ** 2)` and `I(x - 50 ** 2)` have one
-name; and it takes a sign before a power to be part of what is raised.
+formulae omits inner parentheses in names, so that `I((x - 50) ** 2)` and `I(x - 50 ** 2)` have the same name. It parses
+-x ** 2 as (-x) ** 2.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _OPERANDS = ("IDENTIFIER", "BQNAME", "NUMBER", "STRING", *_CLOSING)
 
 
 def require_usual_powers(text: str, tokens: Sequence[Any]) -> None:
-    """Raise `ValueError` where, in a function, a sign comes before a power, or a power is raised to another."""
+    """Raise `ValueError` for a sign before a power, or a power of a power, inside a function."""
     for first, last in _calls(tokens):
         for place in range(first, last):
             if tokens[place].kind != "STAR_STAR":
@@ -24,18 +24,18 @@ def require_usual_powers(text: str, tokens: Sequence[Any]) -> None:
             is_sign = tokens[before].kind in ("PLUS", "MINUS") and tokens[before - 1].kind not in _OPERANDS
             if is_sign or tokens[before].kind == "STAR_STAR":
                 raise ValueError(
-                    f"in the formula {text!r} a sign before a power, or a power of a power, would be read otherwise "
-                    "than it is meant: write parentheses, -(x ** 2)"
+                    f"the formula {text!r} has a sign before a power, or a power of a power, which formulae "
+                    "evaluates in an unusual order: write parentheses, -(x ** 2)"
                 )
 
 
 class Spelling:
-    """The functions in a formula as they were written.
+    """The original spelling of the functions in a formula.
 
     Raises
     ------
     ValueError
-        Two different functions have one name for formulae.
+        formulae gives two different functions the same name.
     """
 
     def __init__(self, text: str, tokens: Sequence[Any]) -> None:
@@ -45,17 +45,17 @@ class Spelling:
             key = _bare(written)
             if self._written.setdefault(key, written) != written:
                 raise ValueError(
-                    f"the formula {text!r} has {self._written[key]} and {written}, which formulae takes for the same: "
+                    f"the formula {text!r} has {self._written[key]} and {written}, which formulae cannot distinguish: "
                     "write one of them in another way"
                 )
 
     def of(self, component: str) -> str:
-        """A component of a term, by the name that formulae has for it."""
+        """The original spelling of a component, by its name in formulae."""
         return self._written.get(_bare(component), component)
 
 
 def spelt(text: str) -> str:
-    """A function or a term in the one way that names are spelt in; what is no Python stays as it is."""
+    """A term in canonical spelling; text that is not a Python expression is returned unchanged."""
     try:
         return ast.unparse(ast.parse(text.strip(), mode="eval"))
     except SyntaxError:
@@ -63,7 +63,7 @@ def spelt(text: str) -> str:
 
 
 def _lexeme(token: Any) -> str:
-    # braces are another way to write I()
+    # {x} is short for I(x)
     return {"LEFT_BRACE": "I(", "RIGHT_BRACE": ")"}.get(token.kind, token.lexeme)
 
 
@@ -72,7 +72,7 @@ def _bare(text: str) -> str:
 
 
 def _calls(tokens: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """First and last token of each function that is in no other one."""
+    """First and last token of each outermost function call."""
     place = 0
     while place < len(tokens):
         is_call = tokens[place].kind == "IDENTIFIER" and place + 1 < len(tokens)
@@ -93,7 +93,7 @@ def _end_of_group(tokens: Sequence[Any], opening: int) -> int:
 
 
 def _start_of_operand(tokens: Sequence[Any], last: int) -> int:
-    """Where the operand begins that ends with a token."""
+    """The first token of the operand that ends at token `last`."""
     place, depth = last, 0
     while place > 0:
         depth += (tokens[place].kind in _CLOSING) - (tokens[place].kind in _OPENING)

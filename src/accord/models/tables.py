@@ -1,4 +1,4 @@
-"""A table as the rows of a model: what each site makes of its own, and what is summed over all."""
+"""From tables to the rows of a model: arrays of each site, and statistics over all sites."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ FAMILIES: dict[str, type[Family]] = {
     cls.name: cls for cls in (getattr(families, name) for name in families.__all__) if cls is not Family
 }
 
-# What other packages call a family, and its name here.
-_ELSEWHERE = {
+# Names of families in other packages, and their names in accord.
+_ALIASES = {
     **dict.fromkeys(("gaussian", "gauss", "linear", "ols"), "normal"),
     **dict.fromkeys(("t", "student_t", "studentt"), "student"),
     **dict.fromkeys(("binary", "logistic", "logit"), "bernoulli"),
@@ -38,32 +38,34 @@ _ELSEWHERE = {
     "exponential": "weibull",
 }
 
-# Standard deviations of columns and responses. Their squares are far from the limits of float32.
-_LEAST_SD, _MOST_SD = 1e-15, 1e15
+# Smallest standard deviation of a column or response. Its square must not underflow in float32.
+_LEAST_SD = 1e-15
+# Largest standard deviation of a column or response. Its square must not overflow in float32.
+_MOST_SD = 1e15
 # Largest distance of a mean from 0, in standard deviations.
 _MOST_SDS = 1e10
-# Largest standard deviation that is rounding, as a fraction of the mean.
+# Relative standard deviation up to which a column counts as constant.
 _CONSTANT = 1e-15
-# Largest standard deviation of equal responses, as a fraction of a mean that is divided by exposures.
+# Relative standard deviation up to which responses count as equal.
 _ALIKE = 1e-12
 
 
 def needed(formula: str, *columns: str | None) -> dict[str, Any]:
-    """What a study is asked for: the columns that a formula names, and those beside it that are named."""
+    """Options of `as_study`: the columns that a formula and other arguments name, and which may be constant."""
     named = [name for name in columns if name is not None]
-    # the number of trials, a weight or an exposure may well be the same everywhere
+    # numbers of trials, weights and exposures may be constant
     left = formula.partition("~")[0]
     several = [name.strip() for name in left.partition("(")[2].rstrip(" )").split(",")] if "(" in left else []
     return {"formula": [formula, *named], "constant": [*named, *several]}
 
 
 def as_table(table: Any, formula: str, *columns: str | None) -> Study:
-    """The table, with the columns that are named."""
+    """The study of a table, with the columns that the formula and other arguments name."""
     return table if isinstance(table, Study) else as_study(table, **needed(formula, *columns))
 
 
 def warn_of_filled(study: Study, formula: str) -> None:
-    """Warn where the formula has a filled column without the column that marks its missing cells."""
+    """Warn if the formula has a filled column without the column that marks its missing cells."""
     names = FormulaNames.of(formula).names
     marks = [
         f"{name}{MARK}"
@@ -73,21 +75,21 @@ def warn_of_filled(study: Study, formula: str) -> None:
     left_out = [mark for mark in marks if mark not in names]
     if left_out:
         warnings.warn(
-            f"the formula has columns whose missing cells are filled, and lacks {', '.join(left_out)}: add it, or the "
-            'filled rows bias the effect; or read the study with missing = "drop"',
+            f"the formula has columns with filled missing cells, but not {', '.join(left_out)}: add it, or the filled "
+            'rows bias the effect. Or read the study with missing = "drop"',
             stacklevel=3,
         )
     groups = [name for name, column in study.agreed.columns.items() if column.kind == "group" and column.missing != 0]
     if named := [name for name in groups if name in names]:
         warnings.warn(
-            f"rows without a value of {', '.join(named)} are one group, 'missing', at each site: name the groups, or "
+            f"rows without a value of {', '.join(named)} form one group, 'missing', at each site: name the groups, or "
             'read the study with missing = "drop"',
             stacklevel=3,
         )
 
 
 def warn_of_levels_apart(study: Study, formula: str) -> None:
-    """Warn of a factor of the formula of which a site has no level that another site has; groups are apart as such."""
+    """Warn if no level of a factor at a site occurs at another site. Grouping factors are exempt."""
     named = FormulaNames.of(formula)
     for name in study.agreed.levels:
         if name in named.names - named.groups:
@@ -97,29 +99,29 @@ def warn_of_levels_apart(study: Study, formula: str) -> None:
 
 
 def require_unfilled(study: Study, responses: Sequence[str], weights: str | None, exposure: str | None) -> None:
-    """Raise `ValueError` where missing cells of a response, of weights or of an exposure were filled."""
+    """Raise `ValueError` if missing cells of a response, of weights or of an exposure were filled."""
     filled = [
-        *((name, "a response is") for name in responses),
-        (weights, "weights are"),
-        (exposure, "an exposure is"),
+        *((name, "a response") for name in responses),
+        (weights, "weights"),
+        (exposure, "an exposure"),
     ]
     for name, what in filled:
         if name in study.agreed.columns and study.agreed.columns[name].missing != 0:
             raise ValueError(
-                f"missing cells of {name} were filled when the study was read, and {what} never filled: read the "
-                'study with missing = "drop"'
+                f"missing cells of {name} were filled when the study was read, and {what} must not be filled: read "
+                'the study with missing = "drop"'
             )
 
 
 def require_columns_beside(known: Sequence[str], study: Study, weights: str | None, exposure: str | None) -> None:
-    """Raise `ValueError` where weights or exposure name no column; `known` are the columns of the table, for errors."""
+    """Raise `ValueError` if weights or exposure name no column; `known` are the choices in the message."""
     for what, name in (("weights", weights), ("exposure", exposure)):
         if name is not None and name not in study.agreed.columns:
             raise unknown_name_error(f"column of {what}", name, known)
 
 
 def columns_of(table: Any, study: Study) -> list[str]:
-    """The names of all columns of the table, of which the study may have some."""
+    """The names of all columns of the table. The study may have a part of them."""
     if isinstance(table, Study):
         return list(study.agreed.columns)
     tables = table.values() if isinstance(table, Mapping) else table
@@ -127,27 +129,27 @@ def columns_of(table: Any, study: Study) -> list[str]:
 
 
 def family_of(family: str | Family) -> Family:
-    """The family of a name."""
+    """A family by its name; an instance is returned unchanged."""
     if isinstance(family, Family):
         return family
     if not isinstance(family, str):
-        raise ValueError(f"family must be the name of one, or one of accord.models.families, found {family!r}")
+        raise ValueError(f"family must be a name, or an instance from accord.models.families, found {family!r}")
     if family not in FAMILIES:
-        raise unknown_name_error("family", family, FAMILIES, _ELSEWHERE.get(family.lower()))
+        raise unknown_name_error("family", family, FAMILIES, _ALIASES.get(family.lower()))
     return FAMILIES[family]()
 
 
 def settled(
     family: Family, design: Formula, study: Study, weights: str | None, exposure: str | None
 ) -> tuple[Family, list[Rows]]:
-    """The family with what the sites agreed on, and the rows of each site that is here as numbers."""
+    """The family with classes or cuts of all sites, and the numeric rows of each site in this process."""
     if weights is not None and not family.splits:
-        raise ValueError(f"rows of the family {family.name} cannot be weighted: they enter together")
+        raise ValueError(f"the family {family.name} has no weights: its likelihood is not a product over rows")
     if exposure is not None and not (family.is_log_linear and family.columns == ("y",)):
         raise ValueError(f"the family {family.name} has no exposure: its linear predictor is not the log of a mean")
     if not family.has_intercept and not design.has_intercept:
         raise ValueError(
-            f"the family {family.name} has a baseline in place of an intercept: take '0 +' out of the formula"
+            f"the family {family.name} has a baseline in place of an intercept: remove '0 +' from the formula"
         )
     responses = [
         design.response(frame, site) for site, frame in zip(study.meeting.names_here, study.frames, strict=True)
@@ -157,9 +159,9 @@ def settled(
             f"the family {family.name} needs {family.left} on the left of the formula, found {design.left}"
             + (f"; {family.instead}" if family.instead else "")
         )
-    if family.tells_classes:
+    if family.gathers_classes:
         _require_frequent(study, [columns[0] for columns in responses])
-    made, looked_at = [], []
+    made, checked = [], []
     for site, frame in zip(study.meeting.names_here, study.frames, strict=True):
         matrices = design.matrices(frame, site)
         beside: dict[str, np.ndarray] = {}
@@ -169,8 +171,8 @@ def settled(
             beside["weight"] = _column(frame, weights, site, "weights", least=0.0, strictly=False)
         made.append((site, matrices, beside))
         named = {"exposure": exposure, "weight": weights}
-        looked_at.append([*design.columns(frame, site, matrices), *((str(named[k]), x) for k, x in beside.items())])
-    study.check_columns(looked_at)
+        checked.append([*design.columns(frame, site, matrices), *((str(named[k]), x) for k, x in beside.items())])
+    study.check_columns(checked)
     family = family.settled(study.meeting, responses)
     shards = []
     for (site, matrices, beside), response in zip(made, responses, strict=True):
@@ -191,7 +193,7 @@ def settled(
 
 
 def _require_frequent(study: Study, responses: Sequence[np.ndarray]) -> None:
-    """Raise `DataError` where a class would be told that few rows of a site have; of texts that has been looked at."""
+    """Raise `DataError` at all sites if a class has fewer rows at a site than the site's floor allows to reveal."""
     refusals: list[list[str]] = []
     for site, policy, column in zip(study.meeting.names_here, study.policies, responses, strict=True):
         _, counts = np.unique(np.asarray(column), return_counts=True)
@@ -200,7 +202,7 @@ def _require_frequent(study: Study, responses: Sequence[np.ndarray]) -> None:
         if few and policy.rare == "refuse":
             refusals[-1].append(
                 f"{site}: refused, {few} of {len(counts)} classes of the response have fewer than {policy.cells} rows, "
-                "the floor of the site; say which classes there are, as in Categorical(levels=(0, 1, 2))"
+                "the floor of the site; name the classes, as in Categorical(levels=(0, 1, 2))"
             )
     if found := [text for own in study.meeting.gathered(refusals) for text in own]:
         raise DataError("\n  ".join(found))
@@ -210,28 +212,28 @@ def _column(frame: pd.DataFrame, name: str, site: str, what: str, least: float, 
     try:
         values = frame[name].to_numpy().astype(np.float64)
     except ValueError:
-        raise ValueError(f"{what} must be numbers, and {name!r} holds texts at site {site!r}") from None
+        raise ValueError(f"{what} must be numbers, and column {name!r} holds text at site {site!r}") from None
     wrong = ~((values > least) if strictly else (values >= least)) | ~np.isfinite(values)
     if wrong.any():
         raise ValueError(
-            f"{what} must be finite and {'>' if strictly else '>='} {least:g}, and some rows of site {site!r} are not: "
-            f"see column {name!r}"
+            f"{what} must be finite and {'>' if strictly else '>='} {least:g}, and some rows of column {name!r} at "
+            f"site {site!r} are not"
         )
     return values
 
 
 class Figures(NamedTuple):
-    """What sites agree on of the rows of a model: of the response, and mean and standard deviation of each column."""
+    """Statistics over all sites: of the response, and mean and standard deviation of each column."""
 
     summary: Summary
     centre: np.ndarray
     spread: np.ndarray
-    # of the columns whose effects vary from group to group, where there are some
+    # standard deviations of the columns with effects of groups, shape (effect,)
     effects: np.ndarray
 
 
 def figures_of(meeting: SiteCollectives, family: Family, shards: Sequence[Rows]) -> Figures:
-    """The figures of all sites, by two sums."""
+    """Statistics over all sites, from two sums."""
     values = []
     for rows in shards:
         first, second = family.amounts(rows)
@@ -239,7 +241,7 @@ def figures_of(meeting: SiteCollectives, family: Family, shards: Sequence[Rows])
         values.append(
             {"first": first, "second": second, "design": rows["design"], "effects": rows.get("effects", nothing)}
         )
-    # what overflows is looked for in `require_usual_scales`
+    # `require_usual_scales` reports overflow
     with np.errstate(over="ignore", invalid="ignore"):
         found = means_and_sds(meeting, values)
     (first, sd), (second, _) = found["first"], found["second"]
@@ -250,13 +252,13 @@ def figures_of(meeting: SiteCollectives, family: Family, shards: Sequence[Rows])
 
 
 def require_usual_scales(family: Family, design: Formula, columns: Sequence[str], figures: Figures) -> None:
-    """Raise `ValueError` where a column or the response has a scale that float32 cannot compute with."""
+    """Raise `ValueError` if the scale of a column or of the response is out of the range of float32."""
     response = f"the response {design.left}"
     found = [(f"the effect of {name}", 0.0, sd) for name, sd in zip(design.effects, figures.effects, strict=True)]
     found += zip(columns, figures.centre, figures.spread, strict=True)
     mean, sd, _ = figures.summary
     if family.is_log_linear:
-        # the mean may be divided by exposures, and equal responses have no scale
+        # the mean may be divided by exposures; equal responses have no scale
         mean, sd = 0.0, sd if sd > _ALIKE * abs(mean) else 0.0
     for name, centre, spread in [*found, (response, mean, sd)]:
         if spread <= _CONSTANT * abs(centre):
@@ -268,22 +270,22 @@ def require_usual_scales(family: Family, design: Formula, columns: Sequence[str]
             )
         if abs(centre) > _MOST_SDS * spread:
             raise ValueError(
-                f"{name} has the mean {centre:.3g} and the standard deviation {spread:.3g}, which is too small "
-                "beside it: subtract a constant"
+                f"{name} has the mean {centre:.3g} and the standard deviation {spread:.3g}, which is too small for "
+                "float32: subtract a constant"
             )
     unit = family.unit(figures.summary)
     for name, sd in zip(columns, figures.spread, strict=True):
         if unit < _LEAST_SD * sd:
             raise ValueError(
-                f"{response} varies by {unit:.3g} and {name} by {sd:.3g}, which is too much beside it: "
-                "change the unit of one of them"
+                f"{response} varies by {unit:.3g} and {name} by {sd:.3g}, a ratio too large for float32: change the "
+                "unit of one of them"
             )
 
 
 def warn_of_one_response(family: Family, response: str, summary: Summary) -> None:
-    """Warn where a response of 0 and 1 is the same in all rows of all sites."""
+    """Warn if a response of 0 and 1 is the same in all rows of all sites."""
     if family.separates and summary.sd == 0.0:
         warnings.warn(
-            f"the response {response} is {summary.mean:g} in all rows of all sites: the posterior rests on the prior",
+            f"the response {response} is {summary.mean:g} in all rows of all sites: the posterior depends on the prior",
             stacklevel=3,
         )

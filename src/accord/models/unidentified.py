@@ -1,4 +1,4 @@
-"""Coefficients that data does not decide, found before anything is sampled, from sums and extremes."""
+"""Checks before sampling for coefficients that the data does not identify."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .priors import Flat, Prior
 from .regression import Regression
 from .tables import Figures
 
-# A direction in which standardised columns have less than so much of their length is none of theirs.
+# Largest eigenvalue of a direction that counts as collinear, for columns scaled to length 1.
 _FLAT = 1e-10
-# The same for columns that are exactly collinear, but for rounding.
+# Largest eigenvalue of columns that are collinear up to rounding, for standardised columns.
 _COLLINEAR = 1e-13
 
 
 def require_identified(
     meeting: SiteCollectives, family: Family, shards: Sequence[Rows], columns: Sequence[str], priors: Sequence[Prior]
 ) -> None:
-    """Raise `ValueError` where columns with flat priors are collinear, or where one separates the responses.
+    """Raise `ValueError` if columns with flat priors are collinear, or if one column separates the responses.
 
-    Separation by several columns together shows in the search for the mode, see `require_bounded`; so does that by one
-    where rows are elsewhere: extremes are cells of somebody, and are not told.
+    The check for separation needs the rows of all sites, as extremes of a column are cells and stay at their site. The
+    search for the mode finds other kinds of separation, see `require_bounded`.
     """
     each = max(len(family.predictors), 1)
     flat = [column for column in range(len(columns)) if isinstance(priors[column * each], Flat)]
@@ -39,26 +39,27 @@ def require_identified(
 
 
 def require_bounded(post: Regression, priors: Sequence[Prior]) -> None:
-    """Raise `ValueError` where columns with flat priors separate the responses together, so that there is no mode."""
+    """Raise `ValueError` if columns with flat priors separate the responses, so that there is no mode."""
     if not post.family.separates or not any(isinstance(prior, Flat) for prior in priors):
         return
     try:
         post.mode()
     except (NotIdentifiedError, NearlyFlatError):
-        # columns were found to be of full rank before, so that this is rounding
+        # `require_identified` has found full rank, so this is rounding
         return
     except ArithmeticError as error:
         raise ValueError(
-            f"under flat priors the coefficients have no bound, as where columns separate the responses: {error}"
+            "under flat priors the coefficients are unbounded, probably because columns separate the responses: "
+            f"{error}"
         ) from error
 
 
 def warn_of_collinear(
     meeting: SiteCollectives, family: Family, shards: Sequence[Rows], columns: Sequence[str], figures: Figures
 ) -> None:
-    """Warn where columns are collinear, so that only priors tell their coefficients apart.
+    """Warn if columns are collinear, so that only priors identify their coefficients.
 
-    Where rows are elsewhere, sites do not send the products of all columns for this.
+    The check runs only if all rows are in this process: sites do not send the products of all columns for it.
     """
     rows = sum(len(own["design"]) for own in shards)
     if not meeting.is_whole or len(columns) >= rows:
@@ -69,7 +70,7 @@ def warn_of_collinear(
     places = [place for place, name in enumerate(columns) if name != "Intercept"]
     if not places:
         return
-    # a constant column has no standard deviation but for rounding
+    # a constant column has a standard deviation from rounding
     lengths = np.sqrt(figures.spread**2 + (figures.centre - centre) ** 2)
     scale = np.maximum(lengths, 1e-12 * np.abs(figures.centre))[places]
     scale[scale == 0.0] = 1.0
@@ -86,8 +87,7 @@ def warn_of_collinear(
     if "Intercept" in columns and np.abs(shifts).max() > 1e-3:
         named.insert(0, "Intercept")
     warnings.warn(
-        f"the columns of {', '.join(named)} are collinear: only their priors tell these coefficients apart. "
-        "Leave one out",
+        f"the columns of {', '.join(named)} are collinear, so only priors identify their coefficients: leave one out",
         stacklevel=3,
     )
 
@@ -98,7 +98,7 @@ def _require_rank(meeting: SiteCollectives, shards: Sequence[Rows], columns: Seq
     lengths = np.sqrt(found["squares"])
     for place, length in zip(flat, lengths, strict=True):
         if length == 0:
-            raise ValueError(f"{columns[place]} is 0 in all rows of all sites: under a flat prior it may be anything")
+            raise ValueError(f"{columns[place]} is 0 in all rows of all sites: a flat prior does not identify it")
     gram = meeting.total([{"gram": (values / lengths).T @ (values / lengths)} for values in own])["gram"]
     sizes, directions = np.linalg.eigh(gram)
     if sizes[0] > _FLAT:
@@ -106,24 +106,24 @@ def _require_rank(meeting: SiteCollectives, shards: Sequence[Rows], columns: Seq
     parts = np.abs(directions[:, 0])
     named = [columns[place] for place, part in zip(flat, parts, strict=True) if part > 0.1 * parts.max()]
     only_somewhere = (parts > 0.1 * parts.max()) & (found["sites"] == 1)
-    said = meeting.gathered([bool((_is_there(values) & only_somewhere).any()) for values in own])
-    alone = [site for site, has in zip(meeting.sites, said, strict=True) if has]
-    where = f" (a level that only {alone[0]} has may do this)" if len(alone) == 1 else ""
+    gathered = meeting.gathered([bool((_is_there(values) & only_somewhere).any()) for values in own])
+    alone = [site for site, has in zip(meeting.sites, gathered, strict=True) if has]
+    where = f" (possibly because only {alone[0]} has a level)" if len(alone) == 1 else ""
     others = [name for name in named if name != "Intercept"]
     far = f", or centre a column far from 0, as center({others[0]})" if others and "Intercept" in named else ""
     raise ValueError(
-        f"under flat priors {', '.join(named)} cannot be told from one another: their columns are collinear{where}. "
-        f"Leave one out, or give one a prior{far}"
+        f"under flat priors the coefficients of {', '.join(named)} are not identified: their columns are "
+        f"collinear{where}. Leave one out, or give one a prior{far}"
     )
 
 
 def _is_there(values: np.ndarray) -> np.ndarray:
-    """Which columns are other than 0 in some row of a site, as 0 and 1."""
+    """1 for columns that are nonzero in some row of a site, else 0."""
     return (values != 0).any(axis=0).astype(int)
 
 
 def _require_overlap(family: Family, shards: Sequence[Rows], columns: Sequence[str], flat: list[int]) -> None:
-    """Whether each column alone leaves the responses mixed, from its least and largest values among both kinds."""
+    """Raise `ValueError` if one column alone separates the extreme rows, by its range among them and among the rest."""
     extreme = [family.extreme(rows) for rows in shards]
     if not any(own.any() for own in extreme):
         return
@@ -134,23 +134,23 @@ def _require_overlap(family: Family, shards: Sequence[Rows], columns: Sequence[s
         low, high = _range(shards, extreme, place)
         rest_low, rest_high = _range(shards, [~own for own in extreme], place)
         if not has_intercept:
-            # without an intercept, the two kinds have to lie on either side of 0
+            # without an intercept, separated rows lie on both sides of 0
             low, high, rest_low, rest_high = (float(np.sign(x)) for x in (low, high, rest_low, rest_high))
             beyond = (high <= 0 <= rest_low) or (low >= 0 >= rest_high)
         else:
             beyond = high <= rest_low or low >= rest_high
         if not family.separates:
-            # all others have an exact response: they must not see the column at all
+            # the other responses are exact: the column must be constant among them
             beyond = beyond and rest_low == rest_high and (has_intercept or rest_low == 0)
         if beyond and not low == high == rest_low == rest_high:
             raise ValueError(
-                f"{columns[place]} separates the responses completely, so that under a flat prior its coefficient has "
-                "no bound: give it a prior"
+                f"{columns[place]} separates the responses completely, so its coefficient is unbounded under a flat "
+                "prior: give it a prior"
             )
 
 
 def _range(shards: Sequence[Rows], chosen: Sequence[np.ndarray], place: int) -> tuple[float, float]:
-    """The least and the largest value of a column among chosen rows of all sites."""
+    """The range of a column among chosen rows of all sites."""
     found = [rows["design"][own, place] for rows, own in zip(shards, chosen, strict=True) if own.any()]
     if not found:
         return np.inf, -np.inf

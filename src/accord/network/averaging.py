@@ -1,4 +1,4 @@
-"""Chebyshev polynomials of mixing weights, and sums by gossip: averages over neighbours to a stated precision."""
+"""Chebyshev polynomials of mixing weights, and sums by gossip to a given precision."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ import scipy.sparse
 from .network import Network
 from .spectrum import extreme_eigenvalues
 
-# Exchanges at most, beyond which a network is too slow for it.
+# Limit of exchanges of one sum.
 _MOST = 100_000
 
 
 class Averaging:
-    """Chebyshev-accelerated averaging with Metropolis weights, in which nobody relays what others say.
+    """Chebyshev-accelerated averaging with Metropolis weights, in which agents only exchange averages with neighbours.
 
-    Every agent ends with a sum of its own, within `precision * num_agents * v` of the exact one, v the largest number
-    in size that an agent adds.
+    Every agent ends with its own approximation of the sum, with an error of at most `precision * num_agents * v`. v is
+    the largest absolute value that an agent adds.
 
     Parameters
     ----------
     network
-        A connected one.
+        A connected network.
     precision
-        Above 0 and at most 1e-3; rounding allows about 1e-14.
+        Above 0 and at most 1e-3. Rounding allows about 1e-14.
 
     Attributes
     ----------
     exchanges
         Exchanges of one sum.
     messages
-        Messages that each agent sends for it, shape (agent,).
+        Messages that each agent sends for one sum, shape (agent,).
 
     Raises
     ------
     ValueError
-        A precision out of its range, or a network that needs more than 100,000 exchanges for it.
+        A precision out of range, or one that takes more than 100,000 exchanges on this network.
     """
 
     def __init__(self, network: Network, precision: float) -> None:
@@ -44,15 +44,15 @@ class Averaging:
         network.require_connected()
         self.precision = precision
         self._weights = network.weights("metropolis")
-        # by norms: what one agent is off is at most what all are, and that is what is left of sqrt(N) v
+        # one agent's error is at most the norm of all errors, and the initial norm is at most sqrt(N) v
         allowed = precision / np.sqrt(network.num_agents)
         self.exchanges = 1
         while contraction(self._weights, self.exchanges) > allowed:
             self.exchanges *= 2
             if self.exchanges > _MOST:
                 raise ValueError(
-                    f"consensus to {precision:g} takes more than {_MOST} exchanges a sum on this network: sums over a "
-                    f"tree take {2 * network.aggregation.height}; leave consensus out, or add edges"
+                    f"consensus to {precision:g} takes more than {_MOST} exchanges per sum on this network, a spanning "
+                    f"tree takes {2 * network.aggregation.height}: omit consensus, or add edges"
                 )
         low, high = self.exchanges // 2, self.exchanges
         while high - low > 1:
@@ -62,7 +62,7 @@ class Averaging:
         self._coefficients = chebyshev_coefficients(self._weights, high)
 
     def sums(self, own: np.ndarray) -> np.ndarray:
-        """Each agent's sum of all agents' numbers; both (agent, number)."""
+        """Each agent's approximation of the sum of all agents' numbers, (agent, number) to (agent, number)."""
         previous, present = np.zeros_like(own), own
         for a, b in self._coefficients:
             previous, present = present, a * (self._weights @ present) - b * previous
@@ -72,9 +72,9 @@ class Averaging:
 def chebyshev_coefficients(weights: scipy.sparse.csr_array, rounds: int) -> list[tuple[float, float]]:
     """Coefficients (a_k, b_k) of `y_{k+1} = a_k W y_k - b_k y_{k-1}`, y_0 = x, y_{-1} = 0, that ends in P(W) x.
 
-    P = T_K(W/s) / T_K(1/s), s the second largest absolute eigenvalue of W: the polynomial of degree K = `rounds` with
-    P(1) = 1 that is smallest on [-s, s]. The recursion runs on ratios of Chebyshev numbers, which stay near one where
-    the numbers themselves overflow.
+    P = T_K(W/s) / T_K(1/s) with K = `rounds` and s the second largest absolute eigenvalue of W. P is the polynomial of
+    degree K with P(1) = 1 and the smallest maximum on [-s, s]. The recursion uses ratios of Chebyshev numbers, which
+    stay near one when the numbers overflow.
     """
     coefficients = [(1.0, 0.0)]
     if rounds == 1:
@@ -91,26 +91,26 @@ def chebyshev_coefficients(weights: scipy.sparse.csr_array, rounds: int) -> list
 
 
 def contraction(weights: scipy.sparse.csr_array, rounds: int) -> float:
-    """1 / T_K(1/s): what is left of disagreement, and the bound on every other eigenvalue of P than 1."""
+    """1 / T_K(1/s): the contraction of disagreement, a bound on every eigenvalue of P except 1."""
     s = _slowest(weights)
-    with np.errstate(over="ignore"):  # of many rounds nothing is left
+    with np.errstate(over="ignore"):  # cosh overflows for many rounds, and the result is 0
         return float(1.0 / np.cosh(rounds * np.arccosh(1.0 / s))) if s > 0 else 0.0
 
 
 def exchanges_for(weights: scipy.sparse.csr_array, allowed: float) -> int:
-    """The fewest exchanges after which at most a part `allowed` of disagreement is left; 1 where nobody is heard of."""
+    """The fewest exchanges that reduce disagreement to a fraction `allowed`, and 1 if agents have no edges."""
     s = _slowest(weights)
     return int(np.ceil(np.arccosh(1.0 / allowed) / np.arccosh(1.0 / s) - 1e-9)) if 0 < s < 1 - 1e-12 else 1
 
 
 def _slowest(weights: scipy.sparse.csr_array) -> float:
-    """The second largest absolute eigenvalue: what one exchange leaves of disagreement."""
+    """The second largest absolute eigenvalue, the factor of disagreement in one exchange."""
     smallest, second = extreme_eigenvalues(weights)
     return max(abs(smallest), abs(second))
 
 
 def chebyshev(weights: scipy.sparse.csr_array, rounds: int) -> scipy.sparse.csr_array:
-    """The matrix P(W) that `rounds` exchanges apply; W itself for one."""
+    """The matrix P(W) that `rounds` exchanges apply, W itself for one exchange."""
     previous = scipy.sparse.csr_array(weights.shape)
     present = scipy.sparse.eye_array(weights.shape[0], format="csr")
     for a, b in chebyshev_coefficients(weights, rounds):
@@ -119,7 +119,7 @@ def chebyshev(weights: scipy.sparse.csr_array, rounds: int) -> scipy.sparse.csr_
 
 
 def power(weights: scipy.sparse.csr_array, rounds: int) -> scipy.sparse.csr_array:
-    """W^K, what `rounds` plain exchanges apply."""
+    """W^K, the matrix of `rounds` plain exchanges."""
     present = weights
     for _ in range(rounds - 1):
         present = weights @ present
@@ -127,7 +127,7 @@ def power(weights: scipy.sparse.csr_array, rounds: int) -> scipy.sparse.csr_arra
 
 
 def lazier(weights: scipy.sparse.csr_array, share: float) -> scipy.sparse.csr_array:
-    """(1 - share) I + share W: what W is on average where that share of messages arrives."""
+    """(1 - share) I + share W, the mean of W if that fraction of messages arrives."""
     identity = scipy.sparse.eye_array(weights.shape[0], format="csr")
     return scipy.sparse.csr_array((1.0 - share) * identity + share * weights)
 

@@ -1,4 +1,4 @@
-"""A network as a picture: an SVG of the colours and letters around it, made without any other library's help."""
+"""A network as an SVG picture that inherits colour and font from its surroundings and needs no plotting library."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from html import escape
 import networkx as nx
 import numpy as np
 
-# Agents that have a name in the picture, and a point in it.
-_NAMED, MOST = 24, 200
-# Pixels of the picture, at most so high, and from its edges to the outermost points, which leave room for names.
-_WIDTH, _HEIGHT, _ASIDE, _ABOVE = 460, 280, 110, 30
-# Letters of a name that fit.
+# Number of agents up to which the picture shows names.
+_NAMED = 24
+# Number of agents up to which there is a picture.
+MOST = 200
+# Width and largest height of the picture in pixels.
+_WIDTH, _HEIGHT = 460, 280
+# Horizontal and vertical margins in pixels, which leave room for names.
+_ASIDE, _ABOVE = 110, 30
+# Characters of a name that fit.
 _LETTERS = 14
 
 
 def svg(edges: np.ndarray, names: Sequence[str]) -> str:
-    """Points that are joined by lines; "" where they are more than `MOST`.
+    """An SVG of agents as points joined by lines, or "" for more than `MOST` agents.
 
     Parameters
     ----------
     edges
-        Pairs of agents that talk, (edge, 2).
+        Pairs of neighbours, (edge, 2).
     names
-        Of the agents.
+        Names of the agents.
     """
     count = len(names)
     if count > MOST:
@@ -46,7 +50,7 @@ def svg(edges: np.ndarray, names: Sequence[str]) -> str:
         outwards = place - place.mean(axis=0)
         for (x, y), (right, down), name in zip(place, outwards, names, strict=True):
             shown = name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
-            # beside points on the left and right, below or above those in between: lines go inwards
+            # names outside of the graph: left or right of lateral points, above or below central ones
             sideways = abs(right) > abs(down)
             anchor = ("start" if right > 0 else "end") if sideways else "middle"
             x += np.sign(right) * 10 if sideways else 0
@@ -62,29 +66,29 @@ def svg(edges: np.ndarray, names: Sequence[str]) -> str:
 
 
 def _placed(edges: np.ndarray, count: int) -> np.ndarray:
-    """Where each agent is, (agent, 2), in pixels from the left and from the middle down."""
+    """Positions of the agents in pixels (agent, 2): x from the left edge, y from the vertical centre."""
     graph = nx.empty_graph(count)
     graph.add_edges_from(edges.tolist())
     circle = nx.circular_layout(graph)
-    # by distances in the network, which need one; else in a circle
+    # layout by graph distances if the network is connected and not complete, else a circle
     near = count > 2 and nx.is_connected(graph) and nx.density(graph) < 1.0
     found = nx.kamada_kawai_layout(graph, pos=_by_distances(graph, circle)) if near else circle
     place = np.array([found[agent] for agent in range(count)])
     if np.ptp(place[:, 1]) > 1.01 * np.ptp(place[:, 0]):
-        # a page is wider than high
+        # turn tall layouts, as pages are wider than high
         place = place[:, ::-1]
     low, high = place.min(axis=0), place.max(axis=0)
     room = np.array([_WIDTH - 2 * _ASIDE, _HEIGHT - 2 * _ABOVE])
-    # one scale for both directions, so that circles stay round
+    # one scale for both directions keeps circles round
     scale = float(np.min(room / np.maximum(high - low, 1e-9)))
     return (place - (low + high) / 2.0) * scale + np.array([_WIDTH / 2.0, 0.0])
 
 
 def _by_distances(graph: nx.Graph, circle: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
-    """A start for a layout: the plane that keeps distances in the network best (classical scaling)."""
+    """An initial layout by classical scaling of the graph distances."""
     square = np.square(np.asarray(nx.floyd_warshall_numpy(graph)))
     centred = square - square.mean(axis=0) - square.mean(axis=1, keepdims=True) + square.mean()
     values, vectors = np.linalg.eigh(-centred / 2.0)
     plane = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0.0))
-    # agents whose distances are alike would lie upon one another
+    # the circle separates agents with equal distances to all others
     return {agent: plane[agent] + 0.1 * circle[agent] for agent in graph}

@@ -1,4 +1,4 @@
-"""Links as they are: what loses, delays or never carries the messages between the agents of a network."""
+"""Unreliable links: loss, delay, outages, schedules and one-way edges."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from scipy.sparse import csgraph
 from ..base.checks import whole_number
 from ..base.given import Given
 
-# A traced number of a communication round -> which edges are up in it, booleans of shape (edge,).
+# A function from a traced round to booleans (edge,), True for edges that are up.
 Schedule = Callable[[Any], Any]
-# Communication rounds in which all agents must be joined where the schedule is a function, which has no end.
-_ROUNDS_LOOKED_AT = 1000
+# Rounds in which a schedule function is checked to join all agents.
+_CHECKED_ROUNDS = 1000
 
 
 class Graph(NamedTuple):
@@ -32,21 +32,22 @@ class Graph(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """How a network's links treat messages; made by `Network.links`, which describes the fields.
+    """The links of a network. `Network.links` constructs them and describes the arguments.
 
     Parameters
     ----------
     loss, burst, delay, seed
-        As there; the delay as its smallest and largest number of rounds.
+        As in `Network.links`, with the delay as (smallest, largest).
     one_way
-        Pairs (sender, receiver) of edges that carry messages in this direction only, (arc, 2).
+        One-way edges as pairs (sender, receiver), (arc, 2).
     table
-        Which edges are up in the rounds of a period, (round, edge), or None.
+        Edges that are up in each round of a period, (round, edge). None: no periodic schedule.
     function
-        The same as a function of the round, or None.
-    up_share, longest_gap
-        Of the edge that the schedule serves worst: the share of rounds in which it is up, and the most rounds in a row
-        in which it is not.
+        A schedule as a function of the round. None: no such schedule.
+    up_share
+        Fraction of rounds in which an edge is up, smallest over all edges.
+    longest_gap
+        Largest number of consecutive rounds in which an edge is down.
     """
 
     loss: float
@@ -61,26 +62,27 @@ class Links:
 
     @cached_property
     def outage(self) -> float:
-        """The probability that an outage of `burst` rounds begins in a round."""
+        """Probability that an outage of `burst` rounds begins in a round."""
         return 1.0 - (1.0 - self.loss) ** (1.0 / self.burst)
 
     @property
     def prompt(self) -> float:
-        """The share of messages that arrive in the round in which they are looked for first, on the worst link."""
+        """Fraction of messages on the worst link that arrive in the first round in which they can."""
         low, high = self.delay
         return self.up_share * (1.0 - self.loss) / (high - low + 1)
 
     @property
     def caution(self) -> float:
-        """The share of its usual step with which a running sum of differences may be followed.
+        """Factor that keeps the integration of differences stable on these links.
 
-        With disagreement x and a sum u of it, `x' = -q x - u` and `u' = g x` some tau rounds late: damped while g is
-        below q / tau. q is what arrives in time of all messages, tau the longest delay, gap and a mean outage.
+        With disagreement x and its running sum u, `x' = -q x - u` and `u' = g x` with a delay of tau rounds is damped
+        while g is below q / tau. Here q is the fraction of messages that arrive in time, and tau is the sum of the
+        longest delay, the longest gap and a mean outage.
         """
         return self.prompt / (self.delay[1] + self.longest_gap + self.burst / (1.0 - self.loss))
 
     def up_in(self, edges: np.ndarray, round: int) -> np.ndarray:
-        """Which edges are up in a round, (edge,)."""
+        """Booleans (edge,), True for edges that are up in a round."""
         if self.table is not None:
             return self.table[round % len(self.table)]
         if self.function is None:
@@ -88,15 +90,15 @@ class Links:
         return np.asarray(self.function(np.int32(round)))
 
     def arcs(self, adjacency: sp.csr_array) -> sp.csr_array:
-        """Who hears whom, whatever is lost: 1 at (receiver, sender), of those whom the network joins."""
-        heard = adjacency
+        """Directed adjacency matrix without losses: 1 at (receiver, sender) if the link exists."""
+        arcs = adjacency
         if len(self.one_way):
             senders, receivers = self.one_way.T
-            shape = heard.shape
+            shape = arcs.shape
             missing = sp.coo_array((np.ones(len(senders)), (senders, receivers)), shape=shape).tocsr()
-            heard = sp.csr_array(heard - missing)
-            heard.eliminate_zeros()
-        return heard
+            arcs = sp.csr_array(arcs - missing)
+            arcs.eliminate_zeros()
+        return arcs
 
     def __repr__(self) -> str:
         low, high = self.delay
@@ -122,7 +124,7 @@ class Links:
 
 
 def checked_links(graph: Graph, before: Links | None, **given: Any) -> Links:
-    """The links that a user asks for, what is None as before; `ValueError` where news could not reach everybody."""
+    """`before` updated by a user's arguments that are not None. `ValueError` if some agents cannot reach others."""
     links = Links(0.0, 1, (0, 0), 0, np.zeros((0, 2), np.int64)) if before is None else before
     checks: dict[str, Callable[[Any], Any]] = {
         "loss": _loss,
@@ -141,15 +143,14 @@ def checked_links(graph: Graph, before: Links | None, **given: Any) -> Links:
 
 
 def _loss(loss: Any) -> float:
-    """The share of lost messages."""
     number = isinstance(loss, int | float | np.number) and not isinstance(loss, bool)
     if not number or not 0 <= loss < 1:
-        raise ValueError(f"loss must be in [0, 1), the share of messages that are lost, found {loss!r}")
+        raise ValueError(f"loss must be in [0, 1), the fraction of lost messages, found {loss!r}")
     return float(loss)
 
 
 def links_without(graph: Graph, links: Links, agent: int, stays: np.ndarray) -> Links:
-    """The links of the others, `graph` their network, of whose edges before is told which stay, (edge,)."""
+    """The links of a network without `agent`. `graph` is that network, `stays` (edge,) marks the edges that remain."""
     one_way = links.one_way[~(links.one_way == agent).any(axis=1)]
     left = replace(
         links,
@@ -162,18 +163,18 @@ def links_without(graph: Graph, links: Links, agent: int, stays: np.ndarray) -> 
 
 @dataclass(frozen=True)
 class SomeEdges:
-    """A schedule of some of the edges of another."""
+    """A schedule restricted to some edges of another."""
 
     schedule: Schedule
     edges: tuple[int, ...]
 
     def __call__(self, round: Any) -> Any:
-        """Which of these edges are up in a round, (edge,)."""
+        """Booleans (edge,), True for edges that are up in a round."""
         return self.schedule(round)[np.array(self.edges, int)]
 
 
 def _settled(graph: Graph, links: Links) -> Links:
-    """Links with what their schedule comes to; `ValueError` where news do not reach everybody."""
+    """Links with `up_share` and `longest_gap` computed. `ValueError` if some agents cannot reach others."""
     if links.table is None and links.function is None:
         _require_reachable(graph, links, None)
         return links
@@ -184,18 +185,17 @@ def _settled(graph: Graph, links: Links) -> Links:
 
 
 def _rounds(links: Links) -> int:
-    """Rounds of the schedule that are looked at: its period, where it has one."""
-    return _ROUNDS_LOOKED_AT if links.table is None else len(links.table)
+    """Number of rounds to check: the period of a table, else `_CHECKED_ROUNDS`."""
+    return _CHECKED_ROUNDS if links.table is None else len(links.table)
 
 
 def _gap(up: np.ndarray) -> int:
-    """The most rounds in a row in which an edge is down, of rounds that begin again after the last."""
+    """Largest number of consecutive rounds in which an edge of a periodic schedule is down."""
     rounds = np.flatnonzero(np.concatenate([up, up]))
     return int(np.diff(rounds).max()) - 1
 
 
 def _delays(delay: Any) -> tuple[int, int]:
-    """The least and the largest delay."""
     if np.ndim(delay) > 0 and np.shape(delay) != (2,):
         raise ValueError(f"delay must be a whole number or two, the least and the largest, found {delay!r}")
     if np.ndim(delay) == 1 and len(delay) == 2:
@@ -205,7 +205,6 @@ def _delays(delay: Any) -> tuple[int, int]:
 
 
 def _one_way(graph: Graph, directed: Any) -> np.ndarray:
-    """The one-way edges as (sender, receiver), sorted."""
     pairs = [tuple(pair) if np.ndim(pair) == 1 else (pair,) for pair in directed]
     if any(len(pair) != 2 for pair in pairs):
         raise ValueError(f"directed must be pairs (sender, receiver) of agents, found {directed!r}")
@@ -221,12 +220,12 @@ def _one_way(graph: Graph, directed: Any) -> np.ndarray:
 
 
 def _schedule(graph: Graph, schedule: Any) -> tuple[np.ndarray | None, Schedule | None]:
-    """The schedule as a table of one period or as a function."""
+    """The schedule as a table of one period or as a function. The other is None."""
     if callable(schedule):
         shape = jax.eval_shape(schedule, np.int32(0))
         if getattr(shape, "shape", None) != (len(graph.edges),) or shape.dtype != bool:
             raise ValueError(
-                f"schedule must give one boolean an edge of {graph.name}, ({len(graph.edges)},), found {shape}"
+                f"schedule must return one boolean per edge of {graph.name}, ({len(graph.edges)},), found {shape}"
             )
         return None, Given(schedule)
     rounds = [_edges_of(graph, each) for each in schedule]
@@ -244,42 +243,42 @@ def _schedule(graph: Graph, schedule: Any) -> tuple[np.ndarray | None, Schedule 
 
 
 def _edges_of(graph: Graph, given: Any) -> list[tuple[int, int]]:
-    """The edges of a network or of pairs, whose agents are named by numbers or labels."""
+    """The edges of a network, or pairs of agents given by numbers or labels."""
     edges = getattr(given, "edges", given)
     try:
         pairs = [tuple(edge) for edge in (() if isinstance(edges, str) else edges)]
         if isinstance(edges, str) or any(len(pair) != 2 for pair in pairs):
             raise TypeError
     except TypeError:
-        raise ValueError(f"a schedule is a list of networks or of lists of edges, found {given!r} in it") from None
+        raise ValueError(f"schedule must list networks or lists of edges, found the entry {given!r}") from None
     return [(_number(graph, i), _number(graph, j)) for i, j in pairs]
 
 
 def _number(graph: Graph, agent: Any) -> int:
-    """The number of an agent, given it or a label."""
+    """The number of an agent, from its number or label."""
     if isinstance(agent, int | np.integer):
         return int(agent)
     if agent in graph.labels:
         return graph.labels.index(agent)
-    raise ValueError(f"agents are named by their numbers or labels, found {agent!r}")
+    raise ValueError(f"agents must be given by number or label, found {agent!r}")
 
 
 def _require_reachable(graph: Graph, links: Links, ups: np.ndarray | None) -> None:
-    """Raise `ValueError` unless news from every agent reaches all others, over all rounds (round, edge)."""
-    heard = links.arcs(graph.adjacency)
+    """Raise `ValueError` unless messages of every agent reach all others within the rounds `ups` (round, edge)."""
+    arcs = links.arcs(graph.adjacency)
     if ups is not None:
         i, j = graph.edges[ups.any(axis=0)].T
-        joined = sp.coo_array((np.ones(2 * len(i)), (np.concatenate([i, j]), np.concatenate([j, i]))), heard.shape)
-        heard = sp.csr_array(heard.multiply(joined.tocsr()))
-        heard.eliminate_zeros()
-    count, part = csgraph.connected_components(heard, directed=True, connection="strong")
+        joined = sp.coo_array((np.ones(2 * len(i)), (np.concatenate([i, j]), np.concatenate([j, i]))), arcs.shape)
+        arcs = sp.csr_array(arcs.multiply(joined.tocsr()))
+        arcs.eliminate_zeros()
+    count, part = csgraph.connected_components(arcs, directed=True, connection="strong")
     if count == 1:
         return
     outside = int(np.argmax(part != part[0]))
-    reached = csgraph.breadth_first_order(heard.T, 0, return_predecessors=False)
+    reached = csgraph.breadth_first_order(arcs.T, 0, return_predecessors=False)
     there = outside in reached
     first, second = (outside, 0) if there else (0, outside)
-    way = f"what agent {first} says never reaches agent {second}"
+    gap = f"messages of agent {first} never reach agent {second}"
     if ups is not None:
-        raise ValueError(f"the schedule never joins all agents in {len(ups)} rounds: {way}")
-    raise ValueError(f"the directed links do not join all agents both ways (not strongly connected): {way}")
+        raise ValueError(f"the schedule never joins all agents in {len(ups)} rounds: {gap}")
+    raise ValueError(f"the directed links do not join all agents both ways (not strongly connected): {gap}")

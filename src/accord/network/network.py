@@ -22,33 +22,31 @@ from .links import Graph, Links, checked_links, links_without
 from .spectrum import extremes_off_average, laplacian_of, off_diagonal, row_sums
 from .weights import RULES, Edges, checked_weights
 
-_DSATUR_AGENTS = 1000  # networkx's DSATUR takes quadratic time
+_DSATUR_AGENTS = 1000  # above this, networkx's DSATUR is too slow: it takes quadratic time
 
-# Bytes of an agent and of an edge, at least: its label, and two numbers, while they are found and as they are kept; and
-# where networkx finds them, dictionaries of it.
+# Least bytes of an (agent, edge): in arrays, and in the dictionaries of networkx.
 _IN_ARRAYS, _IN_DICTS = (40.0, 32.0), (300.0, 400.0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Network:
-    """An undirected network of agents; two of them exchange messages if an edge joins them.
+    """An undirected network of agents, in which edges join the pairs that exchange messages.
 
-    Immutable and sparse: nothing of size (agent, agent) is made unless it is asked for by name
-    (`mixing`, `laplacian`). Two networks are equal if they have the same number of agents, the same edges and the same
-    links.
+    Immutable and sparse: only the properties `mixing` and `laplacian` return dense (agent, agent) arrays. Two networks
+    are equal if they have the same number of agents, the same edges and the same links.
 
     Parameters
     ----------
     num_agents : int
-        How many agents, at least 1; they are numbered from 0.
+        Number of agents, at least 1. They are numbered from 0.
     edges : array_like of int, shape (edge, 2)
-        The pairs that talk. An edge given twice, or in both directions, is one edge.
+        Pairs of neighbours. A repeated or reversed pair is one edge.
     name : str, optional
-        How the network was made, for messages.
+        Name of the construction, for messages.
     labels : sequence of hashable, optional
-        One distinct name an agent; the numbers themselves by default.
+        Distinct names of the agents. Default: their numbers.
     unreliable : Links, optional
-        What its links do to messages, as `links` gives it; None for links that deliver all of them in time.
+        Behaviour of the links, set by `links`. None: every message arrives in its round.
 
     Raises
     ------
@@ -70,7 +68,7 @@ class Network:
     unreliable: Links | None = None
 
     def __post_init__(self) -> None:
-        """Check the fields and bring the edges to i < j, sorted, each once."""
+        """Check the fields, and sort the edges with i < j and without repetitions."""
         n = whole_number("num_agents", self.num_agents, 1)
         edges = _canonical_edges(n, self.edges)
         labels = tuple(self.labels) or tuple(range(n))
@@ -81,7 +79,7 @@ class Network:
 
     @classmethod
     def ring(cls, n: int) -> Network:
-        """Return n >= 1 agents in a circle; two agents share one edge, one agent has none."""
+        """A circle of n >= 1 agents. Two agents share one edge, a single agent has none."""
         n = whole_number("n", n, 1)
         _require_room("a ring-shaped", n, n)
         i = np.arange(n if n > 2 else n - 1)
@@ -89,30 +87,30 @@ class Network:
 
     @classmethod
     def complete(cls, n: int) -> Network:
-        """Return n >= 1 agents of which each talks to all others."""
+        """A network of n >= 1 agents that are all neighbours."""
         n = whole_number("n", n, 1)
         _require_room(
-            "a complete", n, n * (n - 1) // 2, "take a sparser network, such as Network.star or Network.regular"
+            "a complete", n, n * (n - 1) // 2, "use a sparser network, such as Network.star or Network.regular"
         )
         return cls(n, np.column_stack(np.triu_indices(n, 1)), f"complete({n})")
 
     @classmethod
     def star(cls, n: int) -> Network:
-        """Return n >= 1 agents of which agent 0, the hub, talks to all others."""
+        """A star of n >= 1 agents: agent 0, the hub, is a neighbour of all others."""
         n = whole_number("n", n, 1)
         _require_room("a star-shaped", n, n - 1)
         return cls(n, np.column_stack([np.zeros(n - 1, int), np.arange(1, n)]), f"star({n})")
 
     @classmethod
     def path(cls, n: int) -> Network:
-        """Return n >= 1 agents in a line."""
+        """A line of n >= 1 agents."""
         n = whole_number("n", n, 1)
         _require_room("a path-shaped", n, n - 1)
         return cls(n, np.column_stack([np.arange(n - 1), np.arange(1, n)]), f"path({n})")
 
     @classmethod
     def grid(cls, rows: int, columns: int) -> Network:
-        """Return rows * columns agents on a grid, numbered row by row."""
+        """A grid of rows * columns agents, numbered row by row."""
         rows, columns = whole_number("rows", rows, 1), whole_number("columns", columns, 1)
         _require_room("a grid-shaped", rows * columns, 2 * rows * columns - rows - columns, by=_IN_DICTS)
         graph = nx.grid_2d_graph(rows, columns)
@@ -120,7 +118,7 @@ class Network:
 
     @classmethod
     def tree(cls, layers: int) -> Network:
-        """Return the perfect binary tree of 2**layers - 1 agents, numbered layer by layer from the root."""
+        """The perfect binary tree of 2**layers - 1 agents, numbered layer by layer from the root."""
         layers = whole_number("layers", layers, 1)
         n = 2**layers - 1
         _require_room("a tree-shaped", n, n - 1, by=_IN_DICTS)
@@ -128,24 +126,24 @@ class Network:
 
     @classmethod
     def empty(cls, n: int) -> Network:
-        """Return n >= 1 agents who do not talk at all."""
+        """A network of n >= 1 agents without edges."""
         n = whole_number("n", n, 1)
         _require_room("an empty", n, 0)
         return cls(n, np.zeros((0, 2), np.int64), f"empty({n})")
 
     @classmethod
     def erdos_renyi(cls, n: int, p: float, seed: int) -> Network:
-        """Return n >= 1 agents, each pair talking with probability p in [0, 1]; it may be disconnected."""
+        """A random network of n >= 1 agents: each edge exists with probability p in [0, 1]. May be disconnected."""
         n, seed = whole_number("n", n, 1), whole_number("seed", seed, 0)
         if isinstance(p, bool) or not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
             raise ValueError(f"p must be a number in [0, 1], found {p!r}")
-        _require_room("a random", n, round(p * n * (n - 1) / 2), "take a smaller p", by=_IN_DICTS)
+        _require_room("a random", n, round(p * n * (n - 1) / 2), "use a smaller p", by=_IN_DICTS)
         graph = nx.fast_gnp_random_graph(n, float(p), seed=seed)
         return cls(n, _graph_edges(graph, range(n)), f"erdos_renyi({n}, {float(p)}, seed={seed})")
 
     @classmethod
     def regular(cls, n: int, degree: int, seed: int) -> Network:
-        """Return n agents with `degree` neighbours each, at random; 0 <= degree < n, n * degree even."""
+        """A random network of n agents with `degree` neighbours each, 0 <= degree < n, n * degree even."""
         n, degree, seed = whole_number("n", n, 1), whole_number("degree", degree, 0), whole_number("seed", seed, 0)
         if degree >= n:
             raise ValueError(f"degree must be below n, found degree = {degree} and n = {n}")
@@ -157,9 +155,9 @@ class Network:
 
     @classmethod
     def from_networkx(cls, G: nx.Graph) -> Network:
-        """Return the network of a networkx graph; of a directed one, with links that carry one way (`links`).
+        """The network of a networkx graph. A directed graph gives one-way links (see `links`).
 
-        Agents are numbered in the order of `G.nodes`, whose names become `labels`. Edge weights are not read.
+        Agents are numbered in the order of `G.nodes`, whose names become `labels`. Edge weights are ignored.
         """
         if not isinstance(G, nx.Graph):
             raise TypeError(f"from_networkx needs a networkx Graph, found {type(G).__name__}")
@@ -177,28 +175,28 @@ class Network:
 
     @classmethod
     def from_edges(cls, n: int, edges: Any) -> Network:
-        """Return n >= 1 agents joined by `edges`, pairs of agents (edge, 2); repeated edges count once."""
+        """A network of n >= 1 agents with these edges, pairs of agents (edge, 2). Repeated edges count once."""
         n = whole_number("n", n, 1)
         return cls(n, edges, f"from_edges({n})")
 
     @classmethod
     def build(cls, name: str, num_agents: int, **options: Any) -> Network:
-        """Return a network by name, as configuration files give it.
+        """A network by name, as in configuration files.
 
         Parameters
         ----------
         name : str
-            One of ring, complete, star, path, empty (no options), grid (rows, columns), tree (layers),
-            erdos_renyi (p, seed), regular (degree, seed) and edges (edges).
+            One of ring, complete, star, path, empty (no options), grid (rows, columns), tree (layers), erdos_renyi (p,
+            seed), regular (degree, seed) and edges (edges).
         num_agents : int
-            How many agents it must have.
+            Required number of agents.
         **options
-            The arguments of that constructor, other than the number of agents.
+            Arguments of that constructor, except the number of agents.
 
         Raises
         ------
         ValueError
-            If the name or an option is unknown, an option is missing, or the number of agents is another.
+            The name or an option is unknown, an option is missing, or the number of agents differs.
         """
         num_agents = whole_number("num_agents", num_agents, 1)
         if name not in _BUILDERS:
@@ -213,7 +211,7 @@ class Network:
             raise ValueError(f"network {name!r} needs the options {missing}")
         network = builder(num_agents, **options) if "n" in parameters else builder(**options)
         if network.num_agents != num_agents:
-            raise ValueError(f"{network.name} has {network.num_agents} agents, but {num_agents} are wanted")
+            raise ValueError(f"{network.name} has {network.num_agents} agents, but {num_agents} are required")
         return network
 
     def links(
@@ -226,36 +224,35 @@ class Network:
         directed: Any = None,
         seed: int | None = None,
     ) -> Network:
-        """Return the same network with links that lose messages, delay them, change, or carry one way only.
+        """The network with links that lose messages, delay them, follow a schedule, or work one way only.
 
-        A communication round is one exchange; a method with `mix_rounds=K` has K of them in a step. What a link does
-        to a message is a pure function of the seed, the link and the round, so that every engine, every chain and
-        `accord.law` meet the same losses. It is simulated, over links that deliver. What is not given stays as it was;
-        at first nothing is lost or late.
+        A communication round is one exchange. A method with `mix_rounds=K` has K of them in a step. The fate of a
+        message is a pure function of the seed, the link and the round, so that every engine, every chain and
+        `accord.law` see the same losses. Losses are simulated on top of links that deliver. Omitted arguments keep
+        their values. Initially nothing is lost or late.
 
         Parameters
         ----------
         loss : float
-            The share of messages that never arrive, in [0, 1).
+            Fraction of messages that never arrive, in [0, 1).
         delay : int or (int, int)
-            The most rounds that a message is late; each is late by a random number of them, from 0 or from the first
-            of two numbers on.
+            Largest delay in rounds, or the smallest and the largest. The delay of each message is uniform between them.
         burst : int
-            Rounds that an outage of a link lasts, >= 1; the share of lost messages stays `loss`.
+            Rounds that an outage of a link lasts, >= 1. The fraction of lost messages stays `loss`.
         schedule : sequence or callable, optional
-            Which edges are up in a round: networks or lists of edges, one a round, from the first again after the
-            last; or a function of the round, as JAX traces it, to booleans of shape (edge,) for `edges`. It is judged
-            by its first 1,000 rounds.
+            Edges that are up in each round: a sequence of networks or lists of edges, repeated periodically, or a
+            function of the round, traceable by JAX, that returns booleans of shape (edge,) for `edges`. Validation
+            looks at the function's first 1,000 rounds.
         directed : iterable of (int, int), optional
-            Edges that carry messages one way only, as (sender, receiver); the others carry both ways.
+            One-way edges as (sender, receiver). All others carry messages both ways.
         seed : int
-            Of losses and delays, from 0 to 2**32 - 1.
+            Seed of losses and delays, from 0 to 2**32 - 1.
 
         Raises
         ------
         ValueError
-            A number out of range, an edge that the network does not have, or agents whose news never reach all
-            others, over all rounds of the schedule.
+            A number out of range, an edge that the network does not have, or an agent whose messages cannot reach all
+            others over all rounds of the schedule.
 
         Examples
         --------
@@ -272,13 +269,13 @@ class Network:
 
     @cached_property
     def out_degrees(self) -> np.ndarray:
-        """How many neighbours each agent sends to, (agent,): its degree, but for links that carry one way only."""
+        """Number of neighbours that each agent sends to (agent,). One-way links reduce it below the degree."""
         if self.unreliable is None:
             return self.degrees
         return _frozen(np.asarray(self.unreliable.arcs(self._adjacency).sum(axis=0), np.int64).ravel())
 
     def without(self, agent: int) -> Network:
-        """Return the network of the others, who keep their labels and links; `ValueError` if it is not connected."""
+        """The network without an agent. The others keep labels and links. `ValueError` if it is not connected."""
         agent = whole_number("agent", agent, 0, self.num_agents - 1)
         stays = ~(self.edges == agent).any(axis=1)
         edges = self.edges[stays] - (self.edges[stays] > agent)
@@ -296,12 +293,12 @@ class Network:
 
     @property
     def adjacency(self) -> sp.csr_array:
-        """The adjacency matrix, (agent, agent), with 1.0 for each edge; a copy, to do with as you like."""
+        """A copy of the adjacency matrix, (agent, agent), with 1.0 for each edge."""
         return self._adjacency.copy()
 
     @cached_property
     def degrees(self) -> np.ndarray:
-        """How many neighbours each agent has, (agent,)."""
+        """Number of neighbours of each agent, (agent,)."""
         return _frozen(np.bincount(self.edges.ravel(), minlength=self.num_agents))
 
     @property
@@ -311,12 +308,12 @@ class Network:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are several agents and none of them talks."""
+        """Whether there are several agents and no edges."""
         return self.num_agents > 1 and len(self.edges) == 0
 
     @cached_property
     def _component_of(self) -> np.ndarray:
-        """The component of each agent, (agent,); that of agent 0 is 0."""
+        """The component of each agent, (agent,). Agent 0 is in component 0."""
         return csgraph.connected_components(self._adjacency, directed=False)[1]
 
     @property
@@ -326,11 +323,11 @@ class Network:
 
     @property
     def is_connected(self) -> bool:
-        """Whether news from any agent can reach all others."""
+        """Whether a path joins every two agents."""
         return self.components == 1
 
     def require_connected(self) -> None:
-        """Raise ValueError if some agents cannot hear from others."""
+        """Raise `ValueError` if the network is not connected."""
         if not self.is_connected:
             outside = int(np.argmax(self._component_of != self._component_of[0]))
             raise ValueError(
@@ -339,13 +336,13 @@ class Network:
             )
 
     def neighbors(self, i: int) -> np.ndarray:
-        """Return the neighbours of agent i in increasing order, (degree,)."""
+        """The neighbours of agent i in increasing order, (degree,)."""
         i = whole_number("i", i, 0, self.num_agents - 1)
         start, stop = self._adjacency.indptr[i : i + 2]
         return self._adjacency.indices[start:stop].astype(np.int64)
 
     def weights(self, mixing: Any = "metropolis", delta: float | None = None) -> sp.csr_array:
-        """Return the mixing matrix W: symmetric, rows that sum to 1, zero between agents that do not talk.
+        """The mixing matrix W: symmetric, rows that sum to 1, zero for pairs of agents without an edge.
 
         Parameters
         ----------
@@ -353,12 +350,12 @@ class Network:
             - ``"metropolis"``: W_ij = 1 / (1 + max(deg_i, deg_j)).
             - ``"max-degree"``: W = I - L / (1 + max_degree).
             - ``"laplacian"``: W = I - delta L.
-            - ``"lazy"``: (I + W) / 2 of the metropolis W, whose eigenvalues are not negative.
-            - A matrix of your own, checked to 1e-6. What rounding left
-              is removed: it is symmetrised, and its diagonal set so that the rows sum to 1.
+            - ``"lazy"``: (I + W) / 2 of the metropolis W, with eigenvalues >= 0.
+            - A custom matrix, checked to 1e-6. Rounding errors are removed: it is symmetrised, and its diagonal is set
+              so that the rows sum to 1.
         delta : float, optional
-            For ``"laplacian"`` only, in (0, 2 / lambda_max(L)). By default 2 / (lambda_2 + lambda_max), the
-            best constant edge weight (Xiao and Boyd 2004); 1 / (1 + max_degree) for disconnected networks.
+            For ``"laplacian"`` only, in (0, 2 / lambda_max(L)). Default: 2 / (lambda_2 + lambda_max), the best constant
+            edge weight (Xiao and Boyd 2004), or 1 / (1 + max_degree) if the network is disconnected.
 
         Returns
         -------
@@ -367,7 +364,7 @@ class Network:
         Raises
         ------
         ValueError
-            If the name is unknown, delta is out of range or not wanted, or the matrix breaks a condition.
+            The name is unknown, delta is out of range or not applicable, or the matrix violates a condition.
         """
         named = isinstance(mixing, str)
         if named and mixing not in RULES:
@@ -388,7 +385,7 @@ class Network:
         return Edges(self.degrees[self.edges], self.max_degree, self.laplacian_extremes)
 
     def mixing(self, name: Any = "metropolis", delta: float | None = None) -> np.ndarray:
-        """Return `weights` as a dense array, (agent, agent) of float64."""
+        """`weights` as a dense array, (agent, agent) of float64."""
         return self.weights(name, delta).toarray()
 
     @property
@@ -402,7 +399,7 @@ class Network:
         return self.sparse_laplacian.toarray()
 
     def laplacian_extremes(self) -> tuple[float, float]:
-        """Return (lambda_2, lambda_max) of the Laplacian; (0, 0) for one agent."""
+        """(lambda_2, lambda_max) of the Laplacian, (0, 0) for one agent."""
         return self._laplacian_extremes
 
     @cached_property
@@ -410,20 +407,20 @@ class Network:
         return extremes_off_average(self._adjacency)
 
     def spectral_gap(self, mixing: Any = "metropolis", delta: float | None = None) -> float:
-        """Return 1 - s, where s is the largest modulus of the eigenvalues of W, one eigenvalue 1 left out.
+        """1 - s, where s is the largest modulus among the eigenvalues of W, without one eigenvalue 1.
 
-        Disagreement shrinks by s in a round, so the gap is 0 for a disconnected network and 1 for one agent.
+        A round multiplies disagreement by at most s. The gap is 0 for a disconnected network and 1 for one agent.
         """
         if self.num_agents == 1:
             return 1.0
-        # From eigenvalues m of I - W, as 1 - |1 - m| = min(m, 2 - m) keeps all digits of a small gap.
+        # Computed from eigenvalues m of I - W: 1 - |1 - m| = min(m, 2 - m) keeps all digits of a small gap.
         smallest, largest = extremes_off_average(off_diagonal(self.weights(mixing, delta)))
         return min(smallest, 2.0 - largest)
 
     def coloring(self) -> np.ndarray:
-        """Return colours 0, 1, ... such that neighbours differ, (agent,); agent 0 has colour 0.
+        """Colours 0, 1, ... that differ between neighbours, (agent,). Agent 0 has colour 0.
 
-        Two colours where the network is bipartite, else greedy (DSATUR, or largest first for large networks).
+        A bipartite network has two colours. Others are coloured greedily (DSATUR, or largest first for large networks).
         """
         graph = self._numbered_graph()
         if nx.is_bipartite(graph):
@@ -432,14 +429,14 @@ class Network:
             strategy = "DSATUR" if self.num_agents <= _DSATUR_AGENTS else "largest_first"
             colors = nx.greedy_color(graph, strategy)
         found = np.array([colors[i] for i in range(self.num_agents)])
-        # Renumbered by first use, as networkx starts bipartite components with colour 1.
+        # Renumber by first use: networkx starts bipartite components with colour 1.
         _, first, inverse = np.unique(found, return_index=True, return_inverse=True)
         return np.argsort(np.argsort(first))[inverse]
 
     def spanning_tree(self, root: int = 0) -> np.ndarray:
-        """Return the parent of each agent in the breadth-first tree from `root`, (agent,); -1 at the root.
+        """The parent of each agent in the breadth-first tree from `root`, (agent,), and -1 at the root.
 
-        Raises ValueError if the network is not connected.
+        Raises `ValueError` if the network is not connected.
         """
         root = whole_number("root", root, 0, self.num_agents - 1)
         self.require_connected()
@@ -448,9 +445,9 @@ class Network:
 
     @cached_property
     def aggregation(self) -> Aggregation:
-        """How a sum over all agents is made: up and down a spanning tree with a root as central as is cheaply found.
+        """The spanning tree on which sums over all agents are computed, with a root near the network's centre.
 
-        Raises ValueError if the network is not connected.
+        Raises `ValueError` if the network is not connected.
         """
         self.require_connected()
         root = self._central_agent()
@@ -465,9 +462,9 @@ class Network:
         return Aggregation(root, int(depth.max()), below + children, np.where(below, size, 0) + size - 1)
 
     def _central_agent(self) -> int:
-        """Return a hub if there is one, else the middle of a longest shortest path as two searches find it.
+        """A neighbour of all other agents if there is one, else the middle of a long shortest path.
 
-        On trees that is the exact centre.
+        Two breadth-first searches find the path. On trees its middle is the centre.
         """
         if self.max_degree == self.num_agents - 1:
             return int(self.degrees.argmax())
@@ -479,7 +476,7 @@ class Network:
         return path[len(path) // 2]
 
     def to_networkx(self) -> nx.Graph:
-        """Return a networkx graph whose nodes are `labels`, in the order of the agents."""
+        """A networkx graph whose nodes are `labels`, in the order of the agents."""
         return nx.relabel_nodes(self._numbered_graph(), dict(enumerate(self.labels)))
 
     def _numbered_graph(self) -> nx.Graph:
@@ -488,7 +485,7 @@ class Network:
         return graph
 
     def _spread(self, values: np.ndarray) -> sp.csr_array:
-        """Return the symmetric (agent, agent) array with one value an edge."""
+        """The symmetric (agent, agent) array with one value per edge."""
         i, j = self.edges.T
         indices = np.concatenate([i, j]), np.concatenate([j, i])
         shape = (self.num_agents, self.num_agents)
@@ -499,7 +496,7 @@ class Network:
         return f"<Network.{self.name}{links}: {self.num_agents} agents, {len(self.edges)} edges>"
 
     def _repr_html_(self) -> str:
-        """A picture, for notebooks; of more agents than it has room for, the numbers alone."""
+        """A picture for notebooks. Large networks show their numbers only."""
         drawing = svg(self.edges, list(map(str, self.labels)))
         return f"<figure>{drawing}<figcaption>{escape(repr(self))}</figcaption></figure>"
 
@@ -513,7 +510,7 @@ class Network:
         return hash((self.num_agents, self.edges.tobytes(), self.unreliable))
 
     def __reduce__(self) -> tuple[type[Network], tuple[Any, ...]]:
-        """Pickle through the constructor, which makes the edges read-only again."""
+        """Pickle by the constructor, which makes the edges read-only again."""
         return type(self), (self.num_agents, self.edges, self.name, self.labels, self.unreliable)
 
 
@@ -532,13 +529,12 @@ _BUILDERS: dict[str, Callable[..., Network]] = {
 
 
 def _graph_edges(graph: nx.Graph, nodes: Iterable[Hashable]) -> np.ndarray:
-    """Return the edges of a graph with its nodes numbered in the given order."""
     number = {node: k for k, node in enumerate(nodes)}
     return np.array([(number[i], number[j]) for i, j in graph.edges()], np.int64).reshape(-1, 2)
 
 
 def _canonical_edges(n: int, edges: Any) -> np.ndarray:
-    """Return the edges as a read-only int array with i < j, sorted, each once."""
+    """The edges as a read-only int array, sorted, with i < j and without repetitions."""
     edges = np.asarray(edges)
     if edges.size == 0:
         edges = np.zeros((0, 2), np.int64)
@@ -562,28 +558,28 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 
 
 def _require_room(
-    kind: str, agents: int, edges: int, remedy: str = "take fewer agents", by: tuple[float, float] = _IN_ARRAYS
+    kind: str, agents: int, edges: int, remedy: str = "use fewer agents", by: tuple[float, float] = _IN_ARRAYS
 ) -> None:
-    """Raise `ValueError` where memory does not hold the agents, or the edges, of a network of some kind."""
+    """Raise `ValueError` if a network of this size does not fit into memory."""
     of_agent, of_edge = by
     what = f"{edges:,} edges of {kind} network of {agents:,} agents"
     require_room(what, max(of_agent * agents, of_edge * edges), remedy)
 
 
 class Aggregation(NamedTuple):
-    """A spanning tree that sums go up and results come down.
+    """A spanning tree on which sums go up and results come down.
 
     Parameters
     ----------
     root : int
-        The agent where the total is made: the hub, if one is everybody's neighbour.
+        The agent that computes the total: the hub, if one agent is a neighbour of all others.
     height : int
         Exchanges from the farthest agent to the root.
     sums_sent : np.ndarray, (agent,)
         Messages that each agent sends for one total known to all: a sum to its parent, the total to its children.
     letters_sent : np.ndarray, (agent,)
-        Messages that each agent sends or passes on if every agent's message goes to the root unsummed, and
-        another one comes back.
+        Messages that each agent sends or forwards if the root collects every agent's message unsummed and returns one
+        message to every agent.
     """
 
     root: int

@@ -1,4 +1,4 @@
-"""Extreme eigenvalues of matrices over the agents, which give mixing speeds and stability bounds."""
+"""Extreme eigenvalues of matrices over the agents, for mixing speeds and stability bounds."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import scipy.sparse as sp
 from scipy.sparse import csgraph
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
 
-_DENSE_AGENTS = 1000  # eigvalsh of this many agents takes a fraction of a second
+_DENSE_AGENTS = 1000  # eigvalsh takes a fraction of a second up to here
 
 
 def extreme_eigenvalues(W: Any, tolerance: float = 1e-8) -> tuple[float, float]:
-    """Return (lambda_min, lambda_2) of a symmetric matrix whose rows sum to 1, one eigenvalue 1 left out.
+    """(lambda_min, lambda_2) of a symmetric matrix with rows that sum to 1, without one eigenvalue 1.
 
-    Exact for circulant matrices, such as the weights of a ring, of any size; by a dense solver for up to 1000
-    agents; else by Lanczos.
+    Circulant matrices, such as the weights of a ring, have a closed form. Others use a dense solver up to 1000 agents
+    and Lanczos above.
 
     Parameters
     ----------
     W : array_like or sparse array, shape (agent, agent)
-        Such as `Network.weights` returns.
+        A mixing matrix, as `Network.weights` returns it.
     tolerance : float
-        Rounding allowed in its symmetry and row sums.
+        Allowed error of symmetry and row sums.
 
     Returns
     -------
     tuple of float
-        (0, 0) for one agent, who has no other eigenvalue.
+        (0, 0) for one agent.
 
     Raises
     ------
     ValueError
-        If W is not square, finite, symmetric, or its rows do not sum to 1.
+        W is not square, finite and symmetric, or a row does not sum to 1.
     """
     W = sp.csr_array(W, dtype=np.float64)
     check_doubly_stochastic(W, W.shape[0], tolerance)
@@ -61,7 +61,7 @@ def check_doubly_stochastic(W: sp.csr_array, n: int, tolerance: float) -> None:
 
 
 def largest_entry(matrix: sp.csr_array) -> tuple[float, int, int]:
-    """Return the largest modulus in a sparse matrix, nan before all, with its row and column."""
+    """The largest absolute value of a sparse matrix with its row and column. NaN counts as largest."""
     entries = matrix.tocoo()
     if entries.nnz == 0:
         return 0.0, 0, 0
@@ -70,31 +70,31 @@ def largest_entry(matrix: sp.csr_array) -> tuple[float, int, int]:
 
 
 def off_diagonal(W: sp.csr_array) -> sp.csr_array:
-    """Return W with its diagonal taken out."""
+    """W without its diagonal."""
     return (W - sp.diags_array(W.diagonal())).tocsr()
 
 
 def row_sums(S: sp.csr_array) -> np.ndarray:
-    """Return the sums of the rows, (agent,)."""
+    """The row sums, (agent,)."""
     return np.asarray(S.sum(axis=1)).ravel()
 
 
 def laplacian_of(S: sp.csr_array) -> sp.csr_array:
-    """Return diag(row sums) - S."""
+    """diag(row sums) - S."""
     return (sp.diags_array(row_sums(S)) - S).tocsr()
 
 
 def extremes_off_average(S: sp.csr_array) -> tuple[float, float]:
-    """Return the smallest and largest eigenvalue of L = diag(row sums) - S, off the constant vector.
+    """The smallest and largest eigenvalue of L = diag(row sums) - S, without the one of the constant vector.
 
-    S is symmetric with zero diagonal: the adjacency matrix, or mixing weights, for which L = I - W.
+    S is symmetric with zero diagonal: the adjacency matrix, or mixing weights with L = I - W.
     """
     n = S.shape[0]
     if n == 1:
         return 0.0, 0.0
     circulant = _circulant_row(S)
     if circulant is not None:
-        # Eigenvalue k is sum_d s_d (1 - cos(2 pi d k / n)); as a sine it keeps all digits near 0.
+        # Eigenvalue k is sum_d s_d (1 - cos(2 pi d k / n)). The sine form keeps all digits near 0.
         k = np.arange(1, n // 2 + 1)
         eigenvalues = np.zeros(len(k))
         for d, s in circulant:
@@ -114,7 +114,7 @@ def extremes_off_average(S: sp.csr_array) -> tuple[float, float]:
 
 
 def _circulant_row(S: sp.csr_array) -> list[tuple[int, float]] | None:
-    """Return (offset, value) of each entry of row 0 if every row is row 0 shifted, else None."""
+    """(offset, value) of each entry of row 0 if every row is a shift of row 0, else None."""
     n, row_length = S.shape[0], int(S.indptr[1])
     if np.any(np.diff(S.indptr) != row_length):
         return None
@@ -128,23 +128,24 @@ def _circulant_row(S: sp.csr_array) -> list[tuple[int, float]] | None:
 
 
 def _extreme_by_lanczos(L: sp.csr_array, which: str) -> float:
-    """Return the smallest ("SA") or largest ("LA") eigenvalue of L off the constant vector."""
+    """The smallest ("SA") or largest ("LA") eigenvalue of L, without the one of the constant vector."""
     n, diagonal = L.shape[0], L.diagonal()
-    # Gershgorin: every eigenvalue lies in [low, high]; low is 0 unless weights are negative.
+    # Gershgorin: every eigenvalue lies in [low, high]. low is 0 unless weights are negative.
     radius = row_sums(abs(L)) - np.abs(diagonal)
     low, high = float((diagonal - radius).min()), float((diagonal + radius).max())
-    start = np.random.default_rng(0).standard_normal(n)  # fixed, so that all processes find the same digits
+    start = np.random.default_rng(0).standard_normal(n)  # fixed, so that all processes compute the same digits
     settings: dict[str, Any] = {"k": 1, "v0": start - start.mean(), "ncv": 40, "return_eigenvectors": False}
-    moved = high if which == "SA" else low  # takes the constant vector to the other end
+    moved = high if which == "SA" else low  # shift of the constant vector to the other end of the spectrum
     operator = LinearOperator((n, n), lambda x: L @ x + moved * np.mean(x), dtype=float)
-    # Lanczos alone does well on expanders, whose factors fill. Long thin networks and trees are the other way
-    # round: no more than a brief try for what has hardly more edges than a tree.
+    # Plain Lanczos is fast on expanders, whose factorisations fill in. Long thin networks and trees are the opposite
+    # case,
+    # so that networks with few more edges than a tree get few restarts.
     restarts = 150 if L.nnz - n > 2.1 * n else 5
     try:
         return float(eigsh(operator, which=which, maxiter=restarts, tol=1e-11, **settings)[0])
     except ArpackNoConvergence:
         pass
-    # Just outside the spectrum, L - shift is diagonally dominant, so its factors need no pivots.
+    # Just outside the spectrum L - shift is diagonally dominant, so that its factorisation needs no pivots.
     shift = low - 1e-10 * (high - low) if which == "SA" else high + 1e-10 * (high - low)
     factors = splu(
         (L - shift * sp.eye_array(n)).tocsc(),
@@ -162,7 +163,7 @@ def _extreme_by_lanczos(L: sp.csr_array, which: str) -> float:
 
 
 def largest_curvature(hessians: np.ndarray, metric: sp.csr_array) -> float:
-    """The largest eigenvalue of (metric kron I)^-1 blockdiag(H_1, ..., H_N): what a step size is bounded by.
+    """The largest eigenvalue of (metric kron I)^-1 blockdiag(H_1, ..., H_N), which bounds a step size.
 
     Parameters
     ----------
@@ -174,7 +175,7 @@ def largest_curvature(hessians: np.ndarray, metric: sp.csr_array) -> float:
     Returns
     -------
     float
-        >= 0: negative curvature bounds no step.
+        >= 0, because negative curvature bounds no step.
     """
     num_agents, dim, _ = hessians.shape
     size = num_agents * dim
@@ -196,5 +197,5 @@ def largest_curvature(hessians: np.ndarray, metric: sp.csr_array) -> float:
 
 
 def reciprocal(curvature: float) -> float:
-    """1 / curvature; infinity where there is none, for then every step is stable."""
+    """1 / curvature, or infinity if curvature <= 0 and every step is stable."""
     return 1.0 / curvature if curvature > 0 else np.inf

@@ -1,4 +1,4 @@
-"""Mixing weights: the named rules, and the checks of a user's own matrix."""
+"""Mixing weights: named rules, and validation of custom matrices."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import scipy.sparse
 
 from .spectrum import check_doubly_stochastic, extreme_eigenvalues, largest_entry, off_diagonal
 
-# Rounding of a single-precision matrix; what is left of it is removed after the checks.
+# Rounding error of a single-precision matrix. It is removed after the checks.
 _TOLERANCE = 1e-6
 
 
 class MixingMatrix:
-    """A user's mixing matrix, held sparsely, that compares and hashes by its content and prints in a few words.
+    """A custom mixing matrix that compares and hashes by content and has a short repr.
 
-    Methods keep it as static data: compiled programs are looked up by it, and runs record its text.
+    Methods hold it as static data: it is part of the key of compiled programs, and runs record its repr.
     """
 
     def __init__(self, matrix: Any) -> None:
@@ -39,16 +39,16 @@ class MixingMatrix:
 
 
 class Edges(NamedTuple):
-    """The facts of a network that mixing rules use.
+    """Properties of a network that mixing rules use.
 
     Parameters
     ----------
     degrees
         Degrees of the two agents of each edge, (edge, 2).
     max_degree
-        The largest degree of all.
+        The largest degree.
     laplacian_extremes
-        Returns (lambda_2, lambda_max) of the Laplacian; lambda_2 is 0 for a disconnected network.
+        Returns (lambda_2, lambda_max) of the Laplacian. lambda_2 is 0 for a disconnected network.
     """
 
     degrees: np.ndarray
@@ -80,7 +80,7 @@ def _lazy(edges: Edges) -> np.ndarray:
     return _metropolis(edges) / 2
 
 
-# The weight of each edge, (edge,); the self weights follow, as rows sum to 1.
+# The weight of each edge, (edge,). Self weights follow from rows that sum to 1.
 RULES: dict[str, Callable[..., np.ndarray]] = {
     "metropolis": _metropolis,
     "max-degree": _max_degree,
@@ -90,12 +90,12 @@ RULES: dict[str, Callable[..., np.ndarray]] = {
 
 
 def checked_weights(adjacency: scipy.sparse.csr_array, mixing: Any) -> scipy.sparse.csr_array:
-    """Return the part of a user's matrix that lies on the edges, after checking all of it."""
+    """The off-diagonal part of a validated custom matrix."""
     if isinstance(mixing, MixingMatrix):
         mixing = mixing.matrix
     mixing = mixing if scipy.sparse.issparse(mixing) else np.asarray(mixing)
     if mixing.dtype.kind not in "iuf":
-        raise ValueError(f"the mixing matrix must hold real numbers, found dtype {mixing.dtype}")
+        raise ValueError(f"the mixing matrix must contain real numbers, found dtype {mixing.dtype}")
     if mixing.ndim != 2:
         raise ValueError(f"the mixing matrix must have 2 axes, found shape {mixing.shape}")
     W = scipy.sparse.csr_array(mixing, dtype=np.float64)
@@ -108,9 +108,9 @@ def checked_weights(adjacency: scipy.sparse.csr_array, mixing: Any) -> scipy.spa
 
 
 def check_weights(adjacency: scipy.sparse.csr_array, W: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-    """Raise `ValueError` unless W averages neighbours only: symmetric, rows that sum to 1, zero off the edges.
+    """Raise `ValueError` unless W is symmetric, has rows that sum to 1, and is zero between agents without an edge.
 
-    Returns its part on the edges.
+    Returns the part of W on the edges.
     """
     check_doubly_stochastic(W, adjacency.shape[0], _TOLERANCE)
     sent = off_diagonal(W)
@@ -118,5 +118,5 @@ def check_weights(adjacency: scipy.sparse.csr_array, W: scipy.sparse.csr_array) 
     value, i, j = largest_entry(sent - on_edges)
     if value > _TOLERANCE:
         found = f"W[{i}, {j}] = {W[i, j]:.10g}"
-        raise ValueError(f"the mixing matrix must be zero between agents that do not talk, found {found}")
+        raise ValueError(f"the mixing matrix must be zero between agents without an edge, found {found}")
     return on_edges

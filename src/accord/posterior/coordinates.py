@@ -22,7 +22,7 @@ class Coordinates:
     origin
         Shape (dim,).
     factor
-        Shape (dim, dim), invertible; (dim,) is a diagonal.
+        Shape (dim, dim), invertible, or (dim,) for a diagonal matrix.
 
     Raises
     ------
@@ -50,18 +50,18 @@ class Coordinates:
 
     @classmethod
     def whitening(cls, mode: np.ndarray, hessian: np.ndarray) -> Self:
-        """The coordinates in which a Gaussian of this mode and this inverse covariance is standard normal.
+        """The coordinates in which a Gaussian with this mode and this inverse covariance is standard normal.
 
         Parameters
         ----------
         mode
             Shape (dim,).
         hessian
-            Shape (dim, dim), positive definite; (dim,) is a diagonal, which is then all that is whitened.
+            Shape (dim, dim), positive definite, or (dim,) to whiten by a diagonal only.
         """
         if hessian.ndim == 1:
             return cls(mode, hessian**-0.5)
-        # L L' = H, so that x - mode = inv(L)' z has the covariance inv(H); by substitution, which does not mix units
+        # L L' = H, so that x - mode = inv(L)' z has covariance inv(H). Substitution does not mix units.
         lower = np.linalg.cholesky(hessian)
         return cls(mode, scipy.linalg.solve_triangular(lower, np.eye(len(lower)), lower=True).T)
 
@@ -70,20 +70,20 @@ class Coordinates:
         return self.spread(z[:, None])[:, 0]
 
     def spread(self, z: Float[Array, "dim chain"]) -> Float[Array, "dim chain"]:
-        """The user's x at several positions, one a column."""
+        """The user's x at several positions, one per column."""
         moved = self.factor[:, None] * z if self.factor.ndim == 1 else jnp.matmul(self.factor, z)
         return self.origin[:, None] + moved
 
     def after(self, inner: Coordinates) -> Coordinates:
-        """The coordinates whose x is this one's at the x of `inner`; both have a matrix as factor."""
+        """The composition x = self(inner(z)). Both factors must be matrices."""
         return Coordinates(self.origin + self.factor @ inner.origin, self.factor @ inner.factor)
 
     def inverse(self, x: np.ndarray) -> np.ndarray:
-        """The positions z of some x, (..., dim)."""
+        """The positions z of points x, (..., dim)."""
         return self.unspread(x - self.origin)
 
     def unspread(self, directions: np.ndarray) -> np.ndarray:
-        """Directions in z of some in x, (..., dim)."""
+        """Directions in x, (..., dim), transformed to z."""
         if self.factor.ndim == 1:
             return directions / self.factor
         flat = directions.reshape(-1, self.factor.shape[0])
@@ -91,12 +91,12 @@ class Coordinates:
 
 
 def moved(function: Callable[..., PyTree], potential: Any, shard: Any, place: Coordinates, *arguments: Any) -> PyTree:
-    """Evaluate a function on one agent's potential and shard expressed in coordinates; for `Posterior.each`."""
+    """Evaluate a function of one agent's potential and shard in coordinates, for `Posterior.each`."""
     return function(potential.within(place), place_shard(shard, place), *arguments)
 
 
 def place_shard(shard: Any, place: Coordinates) -> Any:
-    """A shard whose quadratic form, if it has one, is in coordinates."""
+    """A shard with its quadratic form, if any, transformed to coordinates."""
     form = shard.quadratic
     if form is None:
         return shard

@@ -1,4 +1,4 @@
-"""What is known beforehand of an agent's Hessian, by which systems with others like it are solved in few steps."""
+"""Eigendecompositions of agents' Hessians at init, which precondition linear systems with similar Hessians."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float
 
-# Above so many parameters an agent's Hessian, and what is made of it, costs more than it saves.
+# Largest number of parameters for which a Hessian per agent saves time.
 HESSIAN_DIM = 300
 
 
 class Curvature(NamedTuple):
-    """The Hessian of one agent's potential at init (or of all, stacked over agents), as V diag(values) V'."""
+    """The Hessian V diag(values) V' of one agent's potential at init (or of all agents, stacked)."""
 
-    # Shapes (dim,), not negative, and (dim, dim).
+    # Eigenvalues >= 0, (dim,), and eigenvectors V, (dim, dim).
     values: Any
     vectors: Any
 
@@ -24,7 +24,7 @@ class Curvature(NamedTuple):
 
 
 def curvature(hessians: Float[np.ndarray, "agent dim dim"]) -> Curvature:
-    """Those of all agents; no curvature where a Hessian is not finite, nor where it is negative."""
+    """The curvature of all agents. Negative eigenvalues and Hessians that are not finite become 0."""
     finite = np.isfinite(hessians).all(axis=(1, 2), keepdims=True)
     values, vectors = np.linalg.eigh(np.where(finite, hessians, 0.0))
     return Curvature(np.maximum(values, 0.0), vectors)

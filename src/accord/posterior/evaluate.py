@@ -1,4 +1,4 @@
-"""What agents are asked for, each evaluated on its own shard; see `Posterior.each`."""
+"""Functions of one agent's potential and shard, for `Posterior.each`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def evaluate(
     own: tuple[Any, ...],
     at_once: int | None,
 ) -> PyTree:
-    """Call a function of one agent's potential for stacked agents."""
+    """Evaluate a function of one agent's potential and shard for stacked agents."""
 
     def one(stacked: tuple[Shard, tuple[Any, ...]]) -> PyTree:
         shard, own_i = stacked
@@ -34,7 +34,7 @@ def evaluate(
 
 
 def count(potential: Potential, shard: Shard) -> tuple[Array, ...]:
-    """Rows, whether they have terms of their own, groups, and rows of the smallest group."""
+    """The number of rows, whether the likelihood is rowwise, the number of groups, and the smallest group size."""
     groups, fewest = (0, 0) if shard.groups is None else (shard.groups.count, shard.groups.fewest)
     return tuple(map(jnp.asarray, (shard.size, potential.rowwise, groups, fewest)))
 
@@ -47,7 +47,7 @@ def value_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Arr
 
 def gradient_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
     """The gradient of f_i."""
-    # not by the quadratic form, which is checked against it
+    # not from the quadratic form, which is checked against this gradient
     return jax.grad(potential.value, argnums=1)(shard, x)
 
 
@@ -59,7 +59,7 @@ def hessian_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> F
 def quadratic_at(
     potential: Potential, shard: Shard, x: Float[Array, " dim"]
 ) -> tuple[Float[Array, "dim dim"], Float[Array, " dim"], Float[Array, " dim"]]:
-    """The Hessian and minus the gradient at zero, and the gradient at x, by which they are checked."""
+    """The Hessian and minus the gradient at zero, and the gradient at x as a check."""
     gradient, zero = partial(gradient_at, potential, shard), jnp.zeros_like(x)
     return jax.jacfwd(gradient)(zero), -gradient(zero), gradient(x)
 

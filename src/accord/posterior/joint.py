@@ -1,4 +1,4 @@
-"""Several posteriors of the same rows as one, so that each agent can be asked about all of them at once."""
+"""The product of several posteriors of the same rows, so that one call per agent evaluates all of them."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ from .shards import Source, is_unread, read, row_counts
 
 
 def joint(posts: Mapping[str, Posterior]) -> tuple[Posterior, tuple[Potential, ...]]:
-    """The product of several posteriors, whose agents hold the shards of all of them, and the potential of each.
+    """The product of several posteriors, and the potential of each.
 
-    A shard is the tuple of the agent's shards, in the order of the posteriors; so are the parameters. The potentials
-    are those of the user's parameters, each to be evaluated with its own part of a shard. Nothing is read that is not
-    arrays already.
+    Shards and parameters are tuples, in the order of the posteriors. Each potential is a function of the user's
+    parameters and of its own entry of a shard. Shards that are functions or files stay unread.
 
     Parameters
     ----------
     posts
-        By name, of the same agents; row r of an agent is the same observation in all of them.
+        Posteriors of the same agents, by name. Row r of an agent must be the same observation in all of them.
 
     Raises
     ------
     ValueError
-        They are of different numbers of agents, or, where a shard is read, an agent does not hold as many rows of each,
-        or a log likelihood does not give one number a row.
+        The numbers of agents differ. When a shard is read: an agent's numbers of rows differ, or a log likelihood does
+        not return one number per row.
     """
     (first, one), *others = posts.items()
     for name, other in others:
         if other.num_agents != one.num_agents:
             raise ValueError(
-                f"runs must be of the same agents: {first} is of {one.num_agents} agents, {name} of {other.num_agents}"
+                f"runs must have the same agents: {first} has {one.num_agents} agents, {name} has {other.num_agents}"
             )
     agents = range(one.num_agents)
     for post in posts.values():
@@ -56,7 +55,7 @@ def joint(posts: Mapping[str, Posterior]) -> tuple[Posterior, tuple[Potential, .
 
 
 def _source(sources: Sequence[Source], agent: int) -> Source:
-    """All sources of an agent as one, unread where one of them is."""
+    """All sources of an agent as one source, unread if one of them is."""
     return partial(_read, tuple(sources), agent) if any(map(is_unread, sources)) else tuple(sources)
 
 
@@ -75,21 +74,19 @@ def _log_prior(priors: tuple[Partial, ...], params: tuple[Any, ...]) -> Array:
 
 
 def _check_rows(models: dict[str, Posterior], agent: int, shards: tuple[Any, ...]) -> None:
-    """Raise `ValueError` unless an agent's shards are of as many rows each, of which each model says a number."""
+    """Raise `ValueError` unless an agent's shards have equal numbers of rows and all likelihoods are rowwise."""
     counts = {}
     for (name, model), shard in zip(models.items(), shards, strict=True):
         if model._check is not None:
             model._check(agent, shard)
         if model._local is not None:
-            raise ValueError(
-                f"rows can be left out one by one where they have no latents in common; those of {name} do"
-            )
+            raise ValueError(f"leaving out rows one by one needs rows without shared latents, which {name} has")
         if jax.eval_shape(model._log_likelihood, model._params, shard).shape == ():
             raise ValueError(
-                f"rows can be left out where the log likelihood gives one number a row; that of {name} gives one for "
-                "the whole shard"
+                f"leaving out rows needs a log likelihood that returns one number per row; {name} returns one for the "
+                "whole shard"
             )
         counts[name] = int(row_counts({agent: shard})[0])
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{count} in {name}" for name, count in counts.items())
-        raise ValueError(f"runs must be of the same rows: agent {agent} has {listed}")
+        raise ValueError(f"runs must have the same rows: agent {agent} has {listed}")

@@ -1,4 +1,4 @@
-"""Latents of agents at the end of a run: where they may be asked for, and where agents elsewhere keep theirs."""
+"""Latents of agents at the end of a run: agents in other processes save their own to files."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .posterior import Posterior
 
 @runtime_checkable
 class LatentKeepers(Protocol):
-    """Agents that keep their own latents where their data lies, and show them to nobody."""
+    """Agents that save their latents to files where their data lies, and send them nowhere."""
 
     def prepare_latents(self) -> None:
-        """Raise `OSError`, which names the agent, where one has no place for a file."""
+        """Raise `OSError`, which names the agent, if an agent cannot write a file."""
         ...
 
     def keep_latents(self, run: str, agents: Sequence[int], positions: Sequence[np.ndarray], seed: int) -> list[str]:
-        """Let some agents draw latents at their own positions, each (chain, draw, dim), and write them to a file.
+        """Have agents draw latents at their own positions, each (chain, draw, dim), and write them to files.
 
-        Returns what kept an agent from it, for each; "" where nothing did.
+        Returns one error message per agent, "" on success.
         """
         ...
 
     def latents_place(self, run: str) -> str:
-        """Where the files of a run are, by a pattern that is the same for all agents."""
+        """The path of the files of a run, as one pattern for all agents."""
         ...
 
 
@@ -42,7 +42,7 @@ def agents_here(placed: Posterior) -> tuple[int, ...]:
 
 
 def prepare_latents(placed: Posterior, agents: np.ndarray) -> None:
-    """Let agents that will keep their latents look for a place, so that a run does not end without one."""
+    """Check before a run that agents can write their latents after it."""
     keepers = _keepers(placed)
     if keepers is not None and agents.size:
         keepers.prepare_latents()
@@ -51,22 +51,22 @@ def prepare_latents(placed: Posterior, agents: np.ndarray) -> None:
 def keep_latents(
     placed: Posterior, agents: np.ndarray, positions: Float[np.ndarray, "chain draw agent dim"], seed: int
 ) -> dict[str, str]:
-    """Let agents elsewhere draw their latents at the draws that a run keeps of them; what to note of it in the run."""
+    """Have agents in other processes save latents at a run's draws. Returns the settings to record in the run."""
     keepers = _keepers(placed)
     if keepers is None or agents.size == 0:
         return {}
-    # no two runs have one name, so that no file is in the way of another
+    # a unique name, so that no run overwrites another's files
     run = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
     own = [np.ascontiguousarray(positions[:, :, place]) for place in range(agents.size)]
     try:
         troubles = keepers.keep_latents(run, agents.tolist(), own, seed)
     except TimeoutError as error:
-        # of a site that is gone for good; the draws are here
-        warnings.warn(f"not all agents have kept their latents: {error}", stacklevel=3)
+        # a lost site costs its latents, and not the draws
+        warnings.warn(f"not all agents saved their latents: {error}", stacklevel=3)
         troubles = [""] * agents.size
     for agent, trouble in zip(agents, troubles, strict=True):
         if trouble:
-            warnings.warn(f"agent {agent} has not kept its latents: {trouble}", stacklevel=3)
+            warnings.warn(f"agent {agent} did not save its latents: {trouble}", stacklevel=3)
     return {"local": keepers.latents_place(run)}
 
 

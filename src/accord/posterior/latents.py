@@ -1,4 +1,4 @@
-"""Latents that belong to a site or to a group of its rows: integrated out there, and drawn there at the end."""
+"""Latents of a site or of a group of its rows: integrated out at the site, and drawn there after a run."""
 
 from __future__ import annotations
 
@@ -18,50 +18,53 @@ from ..base.pytree import altered, pytree, static
 from .parameters import Parameters, check_variables, unconstrained, variables
 from .validation import returned
 
-# Nodes of the quadrature for each latent of a group, by how many latents it has, from so many rows on in the smallest
-# group: what its latents' law is off from a normal one falls with the rows, and a check looks at what is left.
+# Quadrature nodes per latent, {latents per group: {least rows of the smallest group: nodes}}.
 _NODES = {1: {0: 15, 20: 9, 200: 7}, 2: {0: 9, 20: 7, 200: 5}}
-# Draws of importance sampling where there are more latents, and those of which one is taken where latents are drawn.
-_DRAWS, _CANDIDATES = 100, 32
-# The largest number of nodes for each latent that a user may ask for.
+# Importance samples per group, for three or more latents.
+_DRAWS = 100
+# Candidates for each draw of a group's latents.
+_CANDIDATES = 32
+# Largest number of quadrature nodes per latent that a user may choose.
 MOST_NODES = 100
-# Nodes more for each latent, in sums that tell what the quadrature is off.
+# Extra nodes per latent in the estimate of the quadrature error.
 _FINER = 6
-# Where, in standard deviations, these sums look for what lies further out than all nodes.
+# Distances of far nodes in the estimate of the quadrature error, in standard deviations.
 _FAR = np.geomspace(8.0, 300.0, 16)
-# Degrees of freedom of the proposals for latents.
+# Degrees of freedom of the t proposals for latents.
 _FREEDOM = 5.0
-# Newton steps at most, and how near to a mode they end, in standard deviations: nodes need not be centred on it.
-_MOST_STEPS, _LAST_STEP = 50, 0.05
-# Products for a sum over groups, above which rows are added one after another.
+# Largest number of Newton steps.
+_MOST_STEPS = 50
+# Distance to the mode at which Newton's method stops, in standard deviations.
+_LAST_STEP = 0.05
+# Largest size of the one-hot matrix that sums rows by group.
 _MOST_PRODUCTS = 1_000_000
-# Curvature where each latent's own is one, below which a direction is taken to have that much.
+# Smallest absolute eigenvalue of a Hessian scaled to unit diagonal.
 _LEAST_CURVATURE = 1e-6
 
 
 @dataclass(frozen=True)
 class Local:
-    """Latents of which every site, or every group of rows at a site, has its own: random effects.
+    """Latent variables of each site, or of each group of rows at a site: random effects.
 
-    They never leave the site. It integrates them out for every value of the parameters, by adaptive Gauss-Hermite
-    quadrature where a group has one or two of them (Liu & Pierce 1994) and by importance sampling otherwise, which is
-    unbiased and leaves the whole exact (Tran et al. 2013).
+    Latents never leave their site. The site integrates them out at every value of the parameters, by adaptive
+    Gauss-Hermite quadrature for one or two latents per group (Liu & Pierce 1994), else by importance sampling. Its
+    unbiased likelihood estimates leave the posterior exact (Tran et al. 2013).
 
     Parameters
     ----------
     log_prior
         `log_prior(params, latents, row)`: the log density of one group's latents given the parameters, a scalar.
-        `latents` is like `init`; `row` is the group's first row, for what is the same in all of them.
+        `latents` has the structure of `init`. `row` is the group's first row, for covariates of the group.
     init
-        The latents of one group to start from: any pytree of floats.
+        The initial latents of one group: any pytree of floats.
     group
-        `group(rows)`: the group of each row, whole numbers from 0 to the number of this agent's groups less one, shape
-        (rows,). None: all rows of an agent are one group.
+        `group(rows)`: the group of each row, shape (rows,), integers from 0 to the agent's number of groups minus one.
+        None: all rows of an agent are one group.
     constraints
-        As `Posterior` has them.
+        As in `Posterior`.
 
-    With it, `log_likelihood(params, latents, rows)` is given for each row the latents of its group: leaves as those of
-    `init` with a leading axis of rows.
+    `log_likelihood(params, latents, rows)` then receives, for each row, the latents of its group: a pytree like `init`
+    with a leading axis of rows.
     """
 
     log_prior: Callable[[PyTree, PyTree, PyTree], Array]
@@ -71,10 +74,7 @@ class Local:
 
 
 class Groups(NamedTuple):
-    """The groups of an agent's rows: each row's, (row,), and each group's first row, (group,).
-
-    Their number, the rows of the smallest, and whose they are.
-    """
+    """Group of each row (row,), first row of each group (group,), number of groups, smallest group size, and agent."""
 
     of_row: Any
     first: Any
@@ -84,34 +84,35 @@ class Groups(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """What latents are integrated with: `terms(z)` is each group's log density (group,) at latents (group, latent)."""
+    """The log densities of groups, (group,), as a function `terms` of latents (group, latent), with their modes."""
 
     terms: Callable[[Array], Array]
     mode: Float[Array, "group latent"]
+    # inverse root of the curvature at the mode
     root: Float[Array, "group latent latent"]
-    # of a unit of standardised positions
+    # log |det root|
     log_volume: Float[Array, " group"]
 
     def at(self, x: Float[Array, "*node group latent"]) -> Float[Array, "*node group latent"]:
-        """Latents at standardised positions."""
+        """The latents at standardised positions."""
         moved = jnp.einsum("gij,...gj->...gi", self.root, x)
         return jnp.broadcast_to(self.mode, moved.shape) + moved
 
 
 @pytree
 class Latents:
-    """The latents of a group, as a potential knows them.
+    """The latents of a group, with the method that integrates them out of a potential.
 
     Parameters
     ----------
     log_prior
-        Of `Local`.
+        The `log_prior` of `Local`.
     parameters
-        How positions (latent,) stand for one group's latents.
+        The map from positions (latent,) to the latents of one group.
     start
-        The position that stands for `init`.
+        The position of `init`.
     nodes
-        Of the quadrature, for each latent; 0: importance sampling. As many as ever, where rows are not known.
+        Quadrature nodes per latent. 0: importance sampling.
     """
 
     log_prior: Partial
@@ -121,38 +122,37 @@ class Latents:
 
     @classmethod
     def of(cls, local: Local) -> Latents:
-        """Those that a user declares."""
+        """The latents of a user's declaration, with the most nodes of `_NODES`."""
         check_variables([name for name, _ in variables(local.init)])
         parameters, start = unconstrained(local.init, local.constraints, "init of local")
         prior = local.log_prior if isinstance(local.log_prior, Partial) else Partial(local.log_prior)
         return cls(prior, parameters, start, _nodes(start.size, 0))
 
     def for_rows(self, fewest: int) -> Latents:
-        """The same with the nodes that are enough where no group has fewer rows."""
+        """The same latents, with the number of nodes for groups of at least `fewest` rows."""
         return self.with_nodes(_nodes(self.start.size, fewest))
 
     def with_nodes(self, nodes: int) -> Latents:
-        """The same with another number of nodes for each latent."""
+        """The same latents, with another number of nodes per latent."""
         return altered(self, nodes=nodes)
 
     def log_marginal(self, params: PyTree, log_likelihood: Partial, shard: Any, x: Float[Array, " dim"]) -> Array:
-        """The log likelihood of an agent's rows, all latents integrated out.
+        """The log likelihood of an agent's rows, with all latents integrated out.
 
-        `x` is the position that `params` are at, from which random numbers come where there are some: each of them has
-        its own, and the same at every look.
+        `x` is the position of `params`. It seeds importance sampling, so that repeated calls give the same value.
         """
         return self._integral(self._expanded(params, log_likelihood, shard), shard, x)
 
     def quadrature_error(
         self, params: PyTree, log_likelihood: Partial, shard: Any, x: Float[Array, " dim"]
     ) -> Float[Array, ""]:
-        """How far `log_marginal` is off, by a finer quadrature that looks far out, too."""
+        """The error of `log_marginal`, estimated by a finer quadrature with far nodes."""
         found = self._expanded(params, log_likelihood, shard)
         return jnp.abs(self._integral(found, shard, x) - self._integral(found, shard, x, finer=True))
 
     def _integral(self, found: Evaluated, shard: Any, x: Float[Array, " dim"], *, finer: bool = False) -> Array:
-        """The log of the integrals over latents, by nodes about their modes; `finer`: more nodes, some far out."""
-        # an integral does not depend on its nodes, so that derivatives leave these where they are
+        """The log of the integral over latents, by nodes around the modes. `finer` adds nodes, some of them far out."""
+        # derivatives treat the nodes as constant, because the integral does not depend on them
         real = jnp.arange(shard.groups.first.shape[0]) < shard.groups.count
         groups, width = found.mode.shape
         if self.nodes:
@@ -168,7 +168,7 @@ class Latents:
         return jnp.sum(jnp.where(real, own, 0.0))
 
     def draw(self, params: PyTree, log_likelihood: Partial, shard: Any, key: UInt32[Array, " word"]) -> PyTree:
-        """Latents of each group given parameters, in the user's scale, leaves (group, ...): one of some candidates."""
+        """Draw latents of each group given parameters, in the user's scale, leaves (group, ...), from candidates."""
         found = self._expanded(params, log_likelihood, shard)
         groups, width = found.mode.shape
         numbers, choice = jax.random.split(jax.random.fold_in(key, shard.groups.agent))
@@ -185,7 +185,7 @@ class Latents:
         return Evaluated(partial(_terms, *known, params), *jax.lax.stop_gradient(found))
 
 
-# traced once, and not for every look, derivative and program: users' models take long to
+# jit: users' models are slow to trace, so derivatives and programs share one trace
 @jax.jit
 def _terms(
     log_prior: Partial,
@@ -195,13 +195,13 @@ def _terms(
     params: PyTree,
     z: Float[Array, "group latent"],
 ) -> Float[Array, " group"]:
-    """The log density of each group's rows and latents at positions of its latents."""
+    """The joint log density of each group's rows and latents, at positions of the latents."""
     own, volume = jax.vmap(parameters.with_volume)(z)
     row = jax.tree.map(lambda leaf: leaf[shard.groups.first], shard.rows)
     prior = jax.vmap(log_prior, (None, 0, 0))(params, own, row) + volume
     of_row = shard.groups.of_row
     if len(prior) == 1:
-        # broadcast: the derivative of a lookup is added up row by row
+        # broadcast: the derivative of indexing adds row by row
         of_rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*of_row.shape, *leaf.shape[1:])), own)
     else:
         of_rows = jax.tree.map(lambda leaf: leaf[of_row], own)
@@ -209,7 +209,7 @@ def _terms(
     per_row = jnp.where(jnp.arange(per_row.shape[0]) < shard.size, per_row, 0.0)
     if len(prior) == 1:
         return prior + per_row.sum()
-    # a group that is there for padding is a standard normal
+    # groups for padding are standard normal
     padded = -0.5 * jnp.square(z).sum(axis=1)
     real = jnp.arange(len(prior)) < shard.groups.count
     return jnp.where(real, _summed(per_row, of_row, len(prior)) + prior, padded)
@@ -219,7 +219,7 @@ def _summed(per_row: Float[Array, " row"], of_row: Any, groups: int) -> Float[Ar
     """The sum over each group's rows."""
     if groups * per_row.size > _MOST_PRODUCTS:
         return jnp.zeros(groups, per_row.dtype).at[of_row].add(per_row)
-    # of many nodes and positions at once a product is many times as fast as additions one after another
+    # for many nodes and positions at once, a matrix product is much faster than a scatter
     return (of_row[None] == jnp.arange(groups)[:, None]).astype(per_row.dtype) @ per_row
 
 
@@ -230,29 +230,29 @@ def groups_of(local: Local, rows: PyTree, agent: int) -> np.ndarray:
         return np.zeros(count, np.int32)
     found = np.asarray(local.group(rows))
     if found.shape != (count,):
-        raise ValueError(f"group must give one number a row, shape ({count},), found shape {found.shape}")
+        raise ValueError(f"group must return one number per row, shape ({count},), found shape {found.shape}")
     whole = found.astype(np.int64)
     if (whole != found).any() or whole.min() < 0:
         raise ValueError(f"groups of agent {agent} must be whole numbers from 0 on")
     missing = np.setdiff1d(np.arange(whole.max() + 1), whole)
     if missing.size:
         raise ValueError(
-            f"groups of agent {agent} must be numbered without a gap: none of its rows is of group {missing[0]}, and "
-            f"some are of group {whole.max()}"
+            f"groups of agent {agent} must be numbered without a gap: no row is in group {missing[0]}, and some rows "
+            f"are in group {whole.max()}"
         )
     return whole.astype(np.int32)
 
 
 def check_local(local: Local, params: PyTree, rows: PyTree) -> None:
-    """Raise `ValueError` unless the log prior of latents is one number."""
+    """Raise `ValueError` unless the log prior of latents returns a scalar."""
     row = jax.tree.map(lambda leaf: leaf[0], rows)
     shape = getattr(returned("log_prior of local", local.log_prior, params, local.init, row), "shape", None)
     if shape != ():
-        raise ValueError(f"log_prior of local must return one number, that of one group; found shape {shape}")
+        raise ValueError(f"log_prior of local must return one number, for one group; found shape {shape}")
 
 
 def with_latents(local: Local, log_likelihood: Partial) -> Partial:
-    """A log likelihood of parameters and rows, for latents as they start."""
+    """A log likelihood of parameters and rows, at the initial latents."""
     return Partial(_at_start, log_likelihood, local.init)
 
 
@@ -261,12 +261,12 @@ def _at_start(log_likelihood: Partial, init: PyTree, params: PyTree, rows: PyTre
 
 
 def at_start(init: PyTree, rows: int) -> PyTree:
-    """The latents of a number of rows as they start."""
+    """The initial latents, repeated for a number of rows."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (rows, *np.shape(leaf))), init)
 
 
 def padded_groups(groups: Sequence[np.ndarray], agents: Sequence[int], rows: int, count: int) -> Groups:
-    """Groups of several agents, stacked on a leading axis, filled up to so many rows and groups."""
+    """The groups of several agents, stacked on a leading axis and padded to `rows` rows and `count` groups."""
     of_row = np.stack([own[np.minimum(np.arange(rows), len(own) - 1)] for own in groups])
     firsts = [np.unique(own, return_index=True)[1] for own in groups]
     first = np.stack([own[np.minimum(np.arange(count), len(own) - 1)] for own in firsts]).astype(np.int32)
@@ -276,9 +276,9 @@ def padded_groups(groups: Sequence[np.ndarray], agents: Sequence[int], rows: int
 
 
 class _Climb(NamedTuple):
-    """Newton's method under way: where each group is, its value and slope there, and what is tried next.
+    """The state of Newton's method: position, value and slope of each group, and the next trial position.
 
-    The slope is that in coordinates whose `root` makes the curvature one.
+    The slope is in coordinates in which the curvature is the identity. `share` scales the step.
     """
 
     z: Float[Array, "group latent"]
@@ -292,16 +292,16 @@ class _Climb(NamedTuple):
 
     @property
     def length(self) -> Float[Array, " group"]:
-        """How far the mode is, in standard deviations."""
+        """The estimated distance to the mode, in standard deviations."""
         return jnp.sqrt(jnp.sum(self.slope**2, axis=1))
 
 
-# traced once, as `_terms` is
+# jit: one trace, as for `_terms`
 @jax.jit
 def _modes(
     known: tuple[Any, ...], params: PyTree, start: Float[Array, "group latent"]
 ) -> tuple[Float[Array, "group latent"], Float[Array, "group latent latent"], Float[Array, " group"]]:
-    """Modes by Newton's method, all groups at once, the inverse roots of the curvature there, and their log volumes."""
+    """Modes of all groups by Newton's method, inverse roots of the curvature there, and log |det root|."""
 
     def summed(z: Array) -> tuple[Array, Array]:
         found = _terms(*known, params, z)
@@ -309,11 +309,11 @@ def _modes(
 
     def step(now: _Climb) -> _Climb:
         gradient, along, value = jax.linearize(jax.grad(summed, has_aux=True), now.trial, has_aux=True)
-        # groups do not depend on one another: a column of every group's Hessian at once
+        # groups are independent: one product gives a column of every group's Hessian
         axes = jnp.broadcast_to(jnp.eye(start.shape[1], dtype=start.dtype)[:, None], (start.shape[1], *start.shape))
         root, log_volume = _inverse_root(-jnp.moveaxis(jax.vmap(along)(axes), 0, -1))
         found = (now.trial, value, jnp.einsum("gji,gj->gi", root, gradient), root, log_volume)
-        # where a step does not go up the mode lies before it
+        # shorten the step of groups whose value falls
         up = value >= now.value - 1e-6 * (1.0 + jnp.abs(now.value))
         own = [jnp.where(up.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(found, now[:5], strict=True)]
         z, value, slope, root, log_volume = own
@@ -335,10 +335,10 @@ def _modes(
 def _inverse_root(
     matrices: Float[Array, "group latent latent"],
 ) -> tuple[Float[Array, "group latent latent"], Float[Array, " group"]]:
-    """R with R' |H| R = 1 and log |det R|, for each Hessian H; |H| has the sizes of the eigenvalues, diagonal one."""
+    """R with R' |H| R = I, and log |det R|, for each Hessian H. |H| has the absolute eigenvalues at unit diagonal."""
     width = matrices.shape[-1]
     own = jnp.abs(jnp.diagonal(matrices, axis1=1, axis2=2))
-    # latents may be in units far apart
+    # unit diagonal, because latents may have very different units
     scale = jnp.maximum(own, jnp.finfo(matrices.dtype).tiny ** 0.5) ** -0.5
     scaled = matrices * scale[:, :, None] * scale[:, None, :]
     if width > 2:
@@ -346,7 +346,7 @@ def _inverse_root(
     elif width == 1:
         values, vectors = scaled[..., 0], jnp.ones_like(scaled)
     else:
-        # a call of a library for each matrix takes longer than these
+        # closed form, faster than one LAPACK call per matrix
         a, b, c = scaled[:, 0, 0], scaled[:, 0, 1], scaled[:, 1, 1]
         angle = jnp.arctan2(2.0 * b, a - c) / 2.0
         cos, sin, half = jnp.cos(angle), jnp.sin(angle), jnp.hypot((a - c) / 2.0, b)
@@ -358,12 +358,12 @@ def _inverse_root(
 
 
 def _nodes(width: int, fewest: int) -> int:
-    """Nodes for each of a group's latents, 0 where there are too many latents for them."""
+    """Quadrature nodes per latent. 0 for more than two latents."""
     return next((n for rows, n in reversed(_NODES.get(width, {}).items()) if fewest >= rows), 0)
 
 
 def _quadrature(count: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes (node, latent) and log weights (node,) of integrals over standardised latents; none without weight."""
+    """Nodes (node, latent) and log weights (node,) for integrals over standardised latents, without tiny weights."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(count)
     log_weight = np.log(weights) + nodes**2 / 2.0
     grid = np.stack(np.meshgrid(*[nodes] * width, indexing="ij"), axis=-1).reshape(-1, width)
@@ -373,17 +373,17 @@ def _quadrature(count: int, width: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _with_far_nodes(nodes: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same with nodes far out along each axis, which see what lies beyond the others, to its order of size."""
+    """The nodes and log weights, with far nodes along each axis that estimate mass beyond the others roughly."""
     width = nodes.shape[1]
     distance = np.concatenate([_FAR, -_FAR])
     axes = np.concatenate([distance[:, None] * row for row in np.eye(width)])
-    # across an axis as wide as near the mode
+    # across an axis, the width is the one near the mode
     spacing = np.log(np.abs(distance) * np.log(_FAR[1] / _FAR[0])) + (width - 1) / 2.0 * np.log(2.0 * np.pi)
     return np.concatenate([nodes, axes]), np.concatenate([log_weight, np.tile(spacing, width)])
 
 
 def _key(x: Float[Array, " dim"], agent: Any) -> UInt32[Array, " word"]:
-    """Random numbers of a position: others at every other one, and for every agent."""
+    """A random key, a hash of a position and an agent."""
     words = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(x), jnp.uint32).ravel()
 
     def mixed(found: Array, word: Array) -> tuple[Array, None]:
@@ -395,7 +395,7 @@ def _key(x: Float[Array, " dim"], agent: Any) -> UInt32[Array, " word"]:
 
 
 def _student(key: Array, shape: tuple[int, ...], width: int) -> tuple[Array, Array]:
-    """Draws of a multivariate t, (*shape, width), and their log densities (*shape)."""
+    """Draws from a multivariate t, (*shape, width), and their log densities, (*shape)."""
     normal, chi = jax.random.split(key)
     z = jax.random.normal(normal, (*shape, width))
     scale = jax.random.chisquare(chi, _FREEDOM, shape=shape) / _FREEDOM

@@ -1,4 +1,4 @@
-"""Draws of an agent's own latents, made where its data lies."""
+"""Draws of an agent's latents, in the process that holds its data."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .parameters import variables
 from .posterior import Posterior
 from .potential import Potential, Shard
 
-# Positions at which latents are drawn at a time.
+# Batch size over positions.
 _AT_ONCE = 32
 
 
 def latents_of(post: Posterior, positions: np.ndarray, seed: int) -> dict[str, np.ndarray]:
-    """Latents by name, (chain, draw, group, ...), or (chain, draw, ...) where all rows are one group.
+    """Latents by name, (chain, draw, group, ...), or (chain, draw, ...) if all rows are one group.
 
-    `post` is that of one agent alone, in its parameters; `positions` are (chain, draw, dim).
+    `post` holds one agent only, in the user's parameters. `positions` have shape (chain, draw, dim).
     """
     local = post._local
     assert local is not None
-    # seeds go up to 2**64 - 1
+    # seeds are at most 2**64 - 1
     drawn = post.each(_drawn, np.asarray(positions, np.float64), np.uint64(seed))
     found: Any = jax.tree.map(lambda leaf: leaf[0], drawn)
     names = [name for name, _ in variables(local.init)]
@@ -38,7 +38,7 @@ def _drawn(potential: Potential, shard: Shard, positions: Float[Array, "chain dr
 
     def one(numbered: tuple[Array, Array, Array]) -> Any:
         chain, draw, x = numbered
-        # copies of a draw have latents of their own, and more draws leave those before as they are
+        # equal positions get different latents, and more draws do not change earlier ones
         key = jax.random.fold_in(jax.random.fold_in(jax.random.PRNGKey(seed), chain), draw)
         return latents.draw(potential.unravel(x), log_likelihood, shard, key)
 

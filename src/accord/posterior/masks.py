@@ -1,11 +1,11 @@
-"""Pairwise masks: each agent's numbers travel as words that look random, and the masks cancel in the sum of all agents.
+"""Pairwise masks: each agent sends words that look random, and the masks cancel in the sum over all agents.
 
-Secure aggregation after Bonawitz et al. (2017), without recovery of agents that drop out. Each pair of agents agrees on
-a key by X25519 and HKDF-SHA256, and makes of it, for each sum, one ChaCha20 keystream, which the agent of the lower
-number adds to its words and the other subtracts: in the sum over all agents nothing of it is left.
+Secure aggregation after Bonawitz et al. (2017), without recovery from dropouts. Each pair of agents agrees on a key by
+X25519 and HKDF-SHA256. For each sum, the key gives one ChaCha20 keystream. The agent with the lower index adds it to
+its words, the other agent subtracts it.
 
-Words are fixed point: two's complement of 128 bits, 64 of them after the point, kept as two uint64 of which the low one
-comes first, shape (2, number). They are added mod 2^128, so that the sum is the same in whatever order it is made.
+Words are 128-bit fixed-point numbers in two's complement with 64 fractional bits, stored as two uint64 with the low one
+first, shape (2, number). Addition is mod 2^128, so that the order of summation does not matter.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from jaxtyping import UInt64
 
 Words = UInt64[np.ndarray, "2 number"]
 
-# Sums stay below 2^62, so that a sign fits too.
+# Bits of the largest sum. One more bit is the sign.
 _RANGE_BITS = 62
 _FRACTION_BITS = 64
 _KEY_BYTES = 32
 _MOST_COUNTS = 2**64
-# Fewest agents of a masked sum: of two, each knows the numbers of the other.
+# Fewest agents of a masked sum. With two agents, each could subtract its own numbers.
 FEWEST = 3
 
 
 def require_masks(num_agents: int) -> None:
-    """Raise unless so many agents can mask their sums here.
+    """Raise unless masked sums of this number of agents are possible here.
 
     Raises
     ------
@@ -44,14 +44,14 @@ def require_masks(num_agents: int) -> None:
     """
     if num_agents < FEWEST:
         raise ValueError(
-            f"masked sums need at least {FEWEST} agents, found {num_agents}: of two, each knows the other's numbers by "
-            "subtracting its own from the sum"
+            f"masked sums need at least {FEWEST} agents, found {num_agents}: each of two agents could subtract its own "
+            "numbers from the sum"
         )
     _cryptography()
 
 
 def _cryptography() -> tuple[Any, Any, Any, Any]:
-    """X25519's keys, ciphers, HKDF and hashes."""
+    """The modules for X25519, ciphers, HKDF and hashes."""
     try:
         from cryptography.hazmat.primitives import ciphers, hashes
         from cryptography.hazmat.primitives.asymmetric import x25519
@@ -65,125 +65,125 @@ def _cryptography() -> tuple[Any, Any, Any, Any]:
 
 
 class Masks:
-    """The masks of one agent, of which nobody else has the keys; for one run.
+    """The masks of one agent for one run.
 
-    They stay in the process that made them: they cannot be pickled, and a forked copy of the process cannot use them,
-    because two messages under one mask differ by what they hide.
+    They stay in their process: they cannot be pickled, and a fork cannot use them. A mask that is used twice reveals
+    the difference of two messages.
 
     Parameters
     ----------
     agent
-        Its index.
+        The agent's index.
     num_agents
-        Agents of the sum, >= 3.
+        Number of agents of the sum, >= 3.
 
     Attributes
     ----------
     public
-        The agent's public key, 32 bytes, for all other agents.
+        The agent's public key, 32 bytes, to be sent to all other agents.
 
     Raises
     ------
     ValueError, ImportError
-        As `require_masks`.
+        As in `require_masks`.
     """
 
     def __init__(self, agent: int, num_agents: int) -> None:
         require_masks(num_agents)
         self.agent, self.num_agents = agent, num_agents
         self._private, self.public = new_private_key()
-        # by agent, of all others
+        # one key per other agent
         self._keys: dict[int, bytes] = {}
         self._last, self._lock, self._process = 0, threading.Lock(), os.getpid()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("masks stay in the process that made them")
+        raise TypeError("masks cannot be pickled: they stay in the process that made them")
 
     def agree(self, publics: Sequence[bytes], run: bytes = b"") -> None:
-        """Make the keys of all pairs that this agent is in; the private key is forgotten.
+        """Derive this agent's keys with all other agents, and drop the private key.
 
         Parameters
         ----------
         publics
-            The public keys of all agents, in their order.
+            The public keys of all agents, in order.
         run
-            What tells this run from others, the same for all agents. Keys hold for it and for these public keys only.
+            An identifier of the run, the same for all agents. Keys are bound to it and to these public keys.
 
         Raises
         ------
         ValueError
-            The agent's own key is not in its place, there are too few or two of a kind, or one is none.
+            The agent's own key is not at its index, the number of keys is wrong, two are equal, or one is invalid.
         RuntimeError
-            Keys have been agreed on already: new ones need new masks.
+            Keys have been agreed on already.
         """
         if self._private is None:
             raise RuntimeError(f"agent {self.agent} has agreed on keys already: another run needs new masks")
         publics = [bytes(one) for one in publics]
         if len(publics) != self.num_agents or len(set(publics)) != self.num_agents:
-            raise ValueError(f"public keys must be {self.num_agents} different ones, found {len(set(publics))}")
+            raise ValueError(f"masks need {self.num_agents} different public keys, found {len(set(publics))}")
         if publics[self.agent] != self.public:
-            raise ValueError(f"the public key that is given out for agent {self.agent} is not its own")
+            raise ValueError(f"the public key at index {self.agent} is not the key of agent {self.agent}")
         self._keys, self._private = pair_keys(self._private, self.agent, publics, run), None
 
     def masked(self, count: int, words: Words) -> Words:
-        """The agent's words under its masks.
+        """The agent's words plus its masks.
 
         Parameters
         ----------
         count
-            The number of the sum: the same for all agents, and larger than those of the sums before, >= 1.
+            The sequence number of the sum, >= 1, the same for all agents and larger than in all sums before.
         words
-            The agent's own, as `encoded` makes them.
+            The agent's words, from `encoded`.
 
         Raises
         ------
         ValueError
-            `count` is not larger than that of the sum before: its masks have been used.
+            `count` is not larger than in the sum before, so its masks may have been used.
         RuntimeError
-            No keys have been agreed on, or this is a copy of the process that made them.
+            No keys have been agreed on, or this process is a fork.
         """
         if not self._keys:
             raise RuntimeError(f"agent {self.agent} has not agreed on keys")
         if os.getpid() != self._process:
-            raise RuntimeError("masks stay in the process that made them: this one is a copy of it")
+            raise RuntimeError("masks stay in the process that made them: this process is a fork of it")
         with self._lock:
             if not self._last < count < _MOST_COUNTS:
                 raise ValueError(
                     f"the masks of sum {count} may have been used: agent {self.agent} has masked sum {self._last}, and "
-                    "two messages under one mask would tell their difference"
+                    "two messages under one mask would reveal their difference"
                 )
             self._last = count
         return under_masks(words, self.agent, self._keys, count)
 
 
 def new_private_key() -> tuple[Any, bytes]:
-    """A private key, and the public one of 32 bytes that belongs to it."""
+    """A private key and its public key, 32 bytes."""
     x25519, *_ = _cryptography()
     private = x25519.X25519PrivateKey.generate()
     return private, private.public_key().public_bytes_raw()
 
 
 def pair_keys(private: Any, agent: int, publics: Sequence[bytes], run: bytes) -> dict[int, bytes]:
-    """The keys of an agent with all others, by their numbers; arguments as `Masks.agree` has them."""
+    """The keys of an agent with all others, by agent index. Arguments as in `Masks.agree`."""
     x25519, _, hkdf, hashes = _cryptography()
-    # who was given another list has other keys with everybody, and no sum comes out
-    everyones, keys = _digest(publics), {}
+    # an agent with another list of public keys gets other keys, and its masks do not cancel
+    digest, keys = _digest(publics), {}
     for other, public in enumerate(publics):
         if other == agent:
             continue
         try:
             secret = private.exchange(x25519.X25519PublicKey.from_public_bytes(public))
         except ValueError as error:
-            raise ValueError(f"the public key of agent {other} is none: {error}") from error
+            raise ValueError(f"the public key of agent {other} is invalid: {error}") from error
         first, second = sorted((agent, other))
         pair = first.to_bytes(8, "little") + second.to_bytes(8, "little")
-        info = b"accord masks 1" + pair + everyones + hashlib.sha256(run).digest()
+        info = b"accord masks 1" + pair + digest + hashlib.sha256(run).digest()
         keys[other] = hkdf.HKDF(hashes.SHA256(), _KEY_BYTES, salt=None, info=info).derive(secret)
     return keys
 
 
 def under_masks(words: Words, agent: int, keys: Mapping[int, bytes], count: int) -> Words:
-    """Words of an agent under the masks of one sum, which no other words may ever be under."""
+    """An agent's words plus the masks of sum number `count`. No other words may ever use the same masks."""
     mask = np.zeros_like(words)
     for other, key in keys.items():
         stream = _keystream(key, count, words.shape[1])
@@ -192,10 +192,10 @@ def under_masks(words: Words, agent: int, keys: Mapping[int, bytes], count: int)
 
 
 def fingerprint(publics: Sequence[bytes]) -> str:
-    """A short text of the public keys of all agents, in their order, for people to compare.
+    """A 128-bit fingerprint of all agents' public keys, in order, as 8 groups of 4 hexadecimal digits.
 
-    Sites that do not trust who passes the keys on compare it by another way: where all have the same, nobody has put
-    keys of their own between them. 128 bits, as 8 groups of 4 hexadecimal digits.
+    Sites that do not trust the relay of the keys compare it over another channel. If all fingerprints agree, the relay
+    has not replaced any key.
     """
     digits = _digest([bytes(one) for one in publics]).hex()[:32]
     return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))
@@ -207,7 +207,7 @@ def _digest(publics: Sequence[bytes]) -> bytes:
 
 def _keystream(key: bytes, count: int, length: int) -> Words:
     _, ciphers, *_ = _cryptography()
-    # the first 8 bytes count blocks within the stream
+    # the first 8 bytes are the block counter
     nonce = bytes(8) + count.to_bytes(8, "little")
     stream = ciphers.Cipher(ciphers.algorithms.ChaCha20(key, nonce), mode=None).encryptor().update(bytes(16 * length))
     return np.frombuffer(stream, "<u8").reshape(2, length)
@@ -227,39 +227,39 @@ def added(*terms: Words) -> Words:
 
 
 def negated(words: Words) -> Words:
-    """What words have to be added to for zero, mod 2^128."""
+    """Minus the words, mod 2^128."""
     low, high = ~words
     low = low + np.uint64(1)
     return np.stack([low, high + (low == 0)])
 
 
 def masked_bytes(count: int) -> int:
-    """Bytes of the message that carries so many numbers: two words each, and one more number for what did not fit."""
+    """Size of a masked message of `count` numbers, in bytes. It has one more number, the overflow flag."""
     return 16 * (count + 1)
 
 
 def largest(num_agents: int) -> float:
-    """What each agent's numbers must be below in size: 2^62 / num_agents."""
+    """The bound on the size of each agent's numbers, 2^62 / num_agents."""
     return 2.0**_RANGE_BITS / num_agents
 
 
 def encoded(leaves: Sequence[Any], num_agents: int) -> Words:
-    """An agent's numbers as words, rounded to multiples of 2^-64, and last whether they could not be.
+    """An agent's numbers as words, rounded to multiples of 2^-64, with a flag at the end.
 
-    Where a number is NaN, infinite or not below `largest`, noise is in the place of all of them: the sum is to tell how
-    many agents that was, and nothing else.
+    If a number is NaN, infinite or not below `largest`, the flag is 1 and noise replaces all words. The sum of flags
+    then reveals the number of such agents and nothing else.
 
     Parameters
     ----------
     leaves
         Arrays of floats or integers, of any shapes.
     num_agents
-        Agents of the sum.
+        Number of agents of the sum.
 
     Returns
     -------
     array (2, number + 1)
-        The words of all arrays, one after another; the last is 0, or 1 of an agent that could not.
+        The words of all arrays in order, and the flag.
 
     Raises
     ------
@@ -277,15 +277,14 @@ def encoded(leaves: Sequence[Any], num_agents: int) -> Words:
 
 
 def decoded(words: Words, like: Sequence[Any], num_agents: int) -> list[np.ndarray]:
-    """The sums that words of all agents hold, in the order and shapes of one agent's arrays.
+    """The sums in the summed words of all agents, in the order and shapes of one agent's arrays.
 
-    They miss the exact sums by at most num_agents * 2^-65, and then by rounding to double precision, a part in 2^52, or
-    to what `sum_type` says.
+    They are exact up to num_agents * 2^-65 and rounding to the dtype of `sum_type`.
 
     Raises
     ------
     ArithmeticError
-        Some agents had numbers that could not be carried, or a sum of integers is too large for its type.
+        Some agents had numbers that a masked sum cannot carry, or a sum of integers is too large for its dtype.
     RuntimeError
         The masks did not cancel.
     """
@@ -313,7 +312,7 @@ def decoded(words: Words, like: Sequence[Any], num_agents: int) -> list[np.ndarr
 
 
 def sum_type(dtype: Any) -> np.dtype:
-    """The type of a sum: double precision where it is enabled, else that of its terms; of integers, JAX's."""
+    """The dtype of a sum: of floats, double if enabled, else the dtype of the terms. Of integers, JAX's."""
     if jnp.issubdtype(dtype, jnp.floating):
         return np.dtype(np.float64 if jnp.result_type(float) == np.float64 else dtype)
     carried = jax.ShapeDtypeStruct((1,), jax.dtypes.canonicalize_dtype(dtype))
@@ -321,7 +320,7 @@ def sum_type(dtype: Any) -> np.dtype:
 
 
 def _numbers(leaf: Any) -> np.ndarray:
-    """An array as flat doubles or integers."""
+    """An array as a flat array of doubles or integers."""
     leaf = np.asarray(leaf)
     if jnp.issubdtype(leaf.dtype, jnp.floating):
         return leaf.astype(np.float64).ravel()
@@ -331,10 +330,10 @@ def _numbers(leaf: Any) -> np.ndarray:
 
 
 def _fixed(numbers: np.ndarray) -> Words:
-    """Words of flat numbers that fit."""
+    """The words of flat numbers within the range."""
     if np.issubdtype(numbers.dtype, np.integer):
         return np.stack([np.zeros(numbers.size, np.uint64), numbers.astype(np.int64).view(np.uint64)])
-    # of sizes, whose part after the point is exact: that of 1 - 2^-70 would not be
+    # of absolute values: the fraction of -2^-70, 1 - 2^-70, would be rounded
     size = np.abs(numbers)
     whole = np.floor(size)
     low = np.rint(np.ldexp(size - whole, _FRACTION_BITS)).astype(np.uint64)
@@ -343,7 +342,7 @@ def _fixed(numbers: np.ndarray) -> Words:
 
 
 def _floats(words: Words) -> np.ndarray:
-    """Doubles of words."""
+    """Words in double precision."""
     negative = words[1].view(np.int64) < 0
     low, high = np.where(negative, negated(words), words)
     size = high.astype(np.float64) + np.ldexp(low.astype(np.float64), -_FRACTION_BITS)

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from ..base.compiler import compiled
 from .newton import Expansion, NotIdentifiedError, newton, spectrum
 
-# Above this many parameters the mode is found without Hessians.
+# Largest number of parameters for Newton's method.
 NEWTON_DIM = 500
 
 
@@ -23,25 +23,25 @@ def lowest(
     gradients: Callable[[np.ndarray], np.ndarray],
     remedy: Callable[[], str],
 ) -> np.ndarray:
-    """Where F is lowest, shape (dim,), by Newton's method, or by L-BFGS where there are many parameters.
+    """The minimum of F, shape (dim,), by Newton's method, or by L-BFGS for more than 500 parameters.
 
     Parameters
     ----------
     total
-        F, in JAX, called in double precision.
+        F, written in JAX, called in double precision.
     init
-        Where to begin, shape (dim,).
+        The initial position, shape (dim,).
     names
-        Of the parameters, for errors.
+        Names of the parameters, for errors.
     gradients
-        Those of all agents' potentials, (agent, dim), which say what is small.
+        The gradients of all agents' potentials, (agent, dim). They set the scale of a small gradient.
     remedy
-        What to do where F is not finite at init, in words.
+        The advice for an F that is not finite at init.
 
     Raises
     ------
     ArithmeticError
-        There is no such place, or it was not found.
+        F has no minimum, or it was not found.
     """
     value_and_gradient = compiled(jax.value_and_grad(total))
     if init.size > NEWTON_DIM:
@@ -62,7 +62,7 @@ def lowest(
     seen = spectrum(curvature)
     if not seen.enough[0]:
         raise NotIdentifiedError(
-            f"no mode found: the potential is flat in a direction of which {names[seen.flattest]} is the largest part "
+            f"no mode found: the potential is flat along a direction dominated by {names[seen.flattest]} "
             "(a rank-deficient design under a flat prior does this)"
         )
     return mode

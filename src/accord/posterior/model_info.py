@@ -1,4 +1,4 @@
-"""The description of a model: its words for reports and run files, and how responses are drawn from it."""
+"""The description of a model for reports and run files, and its posterior predictive distribution."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ModelInfo:
     ratios
         Names of the coefficients whose exponential is such a ratio.
     notes
-        Sentences that are printed below a table of coefficients: dropped rows, reference levels, units, priors.
+        Sentences below a table of coefficients: dropped rows, reference levels, units, priors.
     coefficients
         One tuple for each coefficient whose prior has moments: name, prior mean, prior standard deviation, and the
         standard deviation of the column over all rows.

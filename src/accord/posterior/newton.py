@@ -1,4 +1,4 @@
-"""Newton's method for the mode of a posterior, which does not depend on the units of the parameters."""
+"""Newton's method for the mode of a posterior, invariant to the units of the parameters."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-# Newton steps after which there is said to be no mode.
+# Largest number of Newton steps.
 _MOST_STEPS = 50
-# Halvings of one step.
+# Largest number of halvings of a step.
 _MOST_HALVINGS = 30
-# Largest relative change of the curvature on the way to the mode.
+# Largest relative change of the curvature in the last step.
 _LAST_CHANGE = 0.1
-# Curvature in a direction, relative to the largest where every parameter's own is one, below which it counts as none.
+# Eigenvalue of the Hessian scaled to unit diagonal, relative to the largest, up to which a direction is flat.
 _FLAT = 1e-12
-# Share of an eigenvector's largest part from which on a parameter is named.
+# Smallest component of an eigenvector that is named, relative to the largest.
 _PART = 0.1
-# Parameters that are named at most.
+# Largest number of parameters in a message.
 _SHOWN = 8
-# Share of a parameter's curvature at the start above which curvature stands still.
+# Smallest ratio of a parameter's last curvature to its initial one that counts as stable.
 _STILL = 0.1
-# Length of the last of all steps, in posterior standard deviations, that counts as none where rounding allows no less.
+# Largest length of the last step, in posterior standard deviations, if rounding prevents a shorter one.
 _STANDS = 1e-2
-# Curvature below minus so much, on the same scale, at which the gradient vanishes at a saddle and at no mode.
+# Smallest size of a negative eigenvalue at a saddle, relative to the largest eigenvalue.
 _SADDLE = 1e-4
-# Length of the last step, in posterior standard deviations, above which F had not come to an end.
+# Length of the last step, in posterior standard deviations, above which the search is far from a mode.
 _FAR = 0.1
 
 
 class NotFiniteAtInitError(ArithmeticError):
-    """Raised where F, its gradient or its Hessian is not finite at the position where a search begins."""
+    """Raised if F, its gradient or its Hessian is not finite at the initial position."""
 
 
 class NotIdentifiedError(ArithmeticError):
-    """Raised where F is flat along a direction as far as it can be evaluated, so that there is no posterior."""
+    """Raised if F is flat along a direction, so that the posterior is improper."""
 
 
 class NearlyFlatError(ArithmeticError):
-    """Raised where steps stay long though curvature stands still: one direction is nearly flat beside the others."""
+    """Raised if rounding along a nearly flat direction prevents convergence."""
 
 
 class Expansion(NamedTuple):
-    """F = sum_i f_i at a position, or the mean over some: its value, gradient (dim,) and Hessian (dim, dim)."""
+    """F = sum_i f_i at a position, or its mean over several: value, gradient (dim,) and Hessian (dim, dim)."""
 
     value: float
     gradient: np.ndarray
@@ -56,14 +56,14 @@ class Expansion(NamedTuple):
 
 
 class Spectrum(NamedTuple):
-    """A Hessian's eigenvalues where every parameter's own curvature is one: x = scale * z.
+    """The eigendecomposition of a Hessian scaled to unit diagonal, in z with x = scale * z.
 
     Parameters
     ----------
     scale
         Shape (dim,), in the units of the parameters.
     values, vectors
-        Of the Hessian in z, ascending; shapes (dim,) and (dim, dim), one vector a column.
+        Ascending eigenvalues, (dim,), and eigenvectors as columns, (dim, dim), of the Hessian in z.
     """
 
     scale: np.ndarray
@@ -72,48 +72,48 @@ class Spectrum(NamedTuple):
 
     @property
     def enough(self) -> np.ndarray:
-        """In which directions there is curvature, shape (dim,)."""
+        """Whether each eigenvector has positive curvature, shape (dim,)."""
         return self.values > _FLAT * np.abs(self.values).max()
 
     @property
     def flattest(self) -> int:
-        """The parameter that is the largest part of the direction of the least curvature."""
+        """The index of the parameter that dominates the direction of least curvature."""
         return int(np.argmax(np.abs(self.vectors[:, 0])))
 
     def largest(self, which: int, names: Sequence[str]) -> str:
-        """Names of the parameters that are the largest parts of an eigenvector."""
+        """Names of the parameters that dominate an eigenvector."""
         parts = np.abs(self.vectors[:, which])
         places = np.flatnonzero(parts > _PART * parts.max())
         return ", ".join([names[k] for k in places[:_SHOWN]] + (["..."] if places.size > _SHOWN else []))
 
     @property
     def size(self) -> np.ndarray:
-        """The eigenvalues' sizes, none of them below what counts as curvature, shape (dim,)."""
+        """Absolute eigenvalues, bounded below by the threshold of flat directions, shape (dim,)."""
         values = np.abs(self.values)
         return np.maximum(values, _FLAT * values.max() + np.finfo(float).tiny)
 
     def hessian(self, values: np.ndarray) -> np.ndarray:
-        """The Hessian in the user's parameters with other eigenvalues."""
+        """The Hessian in the user's parameters, with these eigenvalues instead."""
         return (self.vectors * values) @ self.vectors.T / np.outer(self.scale, self.scale)
 
 
 def own_scale(curvature: np.ndarray) -> np.ndarray:
-    """The scale of each parameter by its own curvature; where it has none, that of the most curved one. Both (dim,)."""
+    """The scale curvature**-0.5 of each parameter, (dim,). A curvature of zero is replaced by the largest one."""
     most = curvature.max()
     return np.where(curvature > 0, curvature, most if most > 0 else 1.0) ** -0.5
 
 
 def spectrum(hessian: np.ndarray) -> Spectrum:
-    """The eigenvalues of a Hessian, scaled by its own diagonal."""
+    """The eigendecomposition of a Hessian scaled to unit diagonal."""
     scale = own_scale(np.abs(np.diagonal(hessian)))
     return Spectrum(scale, *np.linalg.eigh(hessian * np.outer(scale, scale)))
 
 
 def not_identified(parts: str) -> NotIdentifiedError:
-    """The error for parameters, in words, that the data and the prior leave undetermined together."""
+    """The error for a flat direction dominated by `parts`, names of parameters."""
     return NotIdentifiedError(
-        f"the posterior is not identified: the potential is flat in a direction of which {parts} are the largest parts "
-        "(collinear columns under flat priors do this): give these parameters a proper prior, or leave one column out"
+        f"the posterior is not identified: the potential is flat along a direction dominated by {parts} (collinear "
+        "columns under flat priors do this). Give these parameters a proper prior, or leave one column out"
     )
 
 
@@ -124,32 +124,32 @@ def newton(
     last_step: float = 1e-2,
     remedy: Callable[[], str] = lambda: "give another init",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The mode and the Hessian there, by Newton's method with steps halved until F falls.
+    """The mode and the Hessian there, by Newton's method with step halving.
 
-    Steps descend where curvature is negative too, and a saddle is left along its steepest curvature. Rescaling
-    parameters rescales the steps and nothing else.
+    Steps use absolute eigenvalues, so that they descend along negative curvature too. The search leaves a saddle along
+    its most negative curvature. Rescaled parameters give rescaled steps.
 
     Parameters
     ----------
     expand
-        F about a position.
+        The expansion of F at a position.
     x
-        Where to begin, shape (dim,).
+        The initial position, shape (dim,).
     names
-        Of the parameters, for errors.
+        Names of the parameters, for errors.
     last_step
-        Length of the last step, in posterior standard deviations: quadratic convergence leaves about its square.
+        Largest length of the last step, in posterior standard deviations. The error is about its square.
     remedy
-        What to do where F is not finite at x, in words.
+        The advice for an F that is not finite at x.
 
     Raises
     ------
     NotFiniteAtInitError
         F, its gradient or its Hessian is not finite at x.
     NearlyFlatError
-        Rounding in a direction that is nearly flat keeps the search from its end.
+        Rounding along a nearly flat direction prevents convergence.
     ArithmeticError
-        F has no mode that could be found; the message says what was seen instead.
+        No mode was found. The message describes F at the last position.
     """
     here = expand(x)
     if not here.finite:
@@ -161,7 +161,7 @@ def newton(
     while taken < _MOST_STEPS:
         taken += 1
         step, length = newton_step(here.gradient, here.hessian)
-        # without any curvature it has no end
+        # a Hessian of zeros gives an infinite step
         moved = _downhill(expand, x, here, step) if np.isfinite(step).all() else None
         if moved is None:
             break
@@ -170,14 +170,14 @@ def newton(
         if length <= last_step and changed <= _LAST_CHANGE:
             away = _from_saddle(expand, x, here)
             if away is None:
-                # where positions are that coarse a step of length zero says nothing
+                # if the float spacing is this large, a step of length zero is no evidence
                 coarse = _rounded(x, here, _FAR, names)
                 if coarse:
                     raise ArithmeticError(f"no mode found: {coarse}")
                 return x, here.hessian
             x, here = away
     coarse = _rounded(x, here, last_step, names)
-    # rounding of gradients may keep steps above the last one's length, where curvature stands still
+    # rounded gradients may keep steps above `last_step` at a mode
     if not coarse and length <= _STANDS and changed <= _LAST_CHANGE and _from_saddle(expand, x, here) is None:
         return x, here.hessian
     own = np.abs(np.diagonal(here.hessian))
@@ -185,18 +185,18 @@ def newton(
     if stands and not coarse:
         found = spectrum(here.hessian)
         raise NearlyFlatError(
-            f"no mode found in {taken} Newton steps: the potential is nearly flat in a direction of which "
-            f"{found.largest(0, names)} are the largest parts. Centre and scale the columns, give these parameters a "
-            "proper prior, or leave one column out"
+            f"no mode found in {taken} Newton steps: the potential is nearly flat along a direction dominated by "
+            f"{found.largest(0, names)}. Centre and scale the columns, give these parameters a proper prior, or leave "
+            "one column out"
         )
     raise ArithmeticError(f"no mode found in {taken} Newton steps: {coarse or _seen(here, length, at_start, names)}")
 
 
 def newton_step(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, float]:
-    """A Newton step, which descends where curvature is negative too, and its length in standard deviations."""
+    """A Newton step with absolute eigenvalues, and its length in standard deviations."""
     found = spectrum(hessian)
     slope = found.vectors.T @ (found.scale * gradient)
-    # where there is next to no curvature a step may be infinitely many of them long
+    # a step along almost no curvature may overflow
     with np.errstate(over="ignore"):
         length = float(np.sqrt((slope**2 / found.size).sum()))
         return -found.scale * (found.vectors @ (slope / found.size)), length
@@ -205,10 +205,10 @@ def newton_step(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, 
 def _downhill(
     expand: Callable[[np.ndarray], Expansion], x: np.ndarray, here: Expansion, step: np.ndarray
 ) -> tuple[np.ndarray, Expansion] | None:
-    """Where F is lower along a step, and F there; None where it is so nowhere."""
+    """The first position at which F falls, among halvings of a step, and F there. None: F falls at none."""
     for _ in range(_MOST_HALVINGS):
         there = expand(x + step)
-        # rounding of large sums is no rise
+        # allow for rounding of large sums
         if there.finite and there.value <= here.value + 1e-6 * (1.0 + abs(here.value)):
             return x + step, there
         step = step / 2.0
@@ -218,44 +218,44 @@ def _downhill(
 def _from_saddle(
     expand: Callable[[np.ndarray], Expansion], x: np.ndarray, here: Expansion
 ) -> tuple[np.ndarray, Expansion] | None:
-    """A lower place beside a saddle, a standard deviation along its most negative curvature; None at a mode."""
+    """A lower position beside a saddle, one standard deviation along its most negative curvature. None at a mode."""
     found = spectrum(here.hessian)
     if found.values[0] >= -_SADDLE * found.values[-1]:
         return None
     step = found.scale * found.vectors[:, 0] / np.sqrt(found.size[0])
-    # the gradient is nearly zero, so that either side will do
+    # either side works, because the gradient is nearly zero
     return _downhill(expand, x, here, step)
 
 
 def _rounded(x: np.ndarray, here: Expansion, most: float, names: Sequence[str]) -> str:
-    """What rounding does to positions, where that is more standard deviations than it may be; else empty."""
+    """A message if floats near x are more than `most` standard deviations apart, else ""."""
     width = jnp.result_type(float)
     sds = np.spacing(np.abs(x).astype(width)) * np.sqrt(np.abs(np.diagonal(here.hessian)))
     worst = int(np.argmax(sds))
     if not sds[worst] > most:
         return ""
     return (
-        f"numbers of type {width} near {names[worst]} = {x[worst]:.6g} are {sds[worst]:.2g} standard deviations apart. "
-        'Take an origin nearer to the data, or double precision: jax.config.update("jax_enable_x64", True)'
+        f"{width} numbers near {names[worst]} = {x[worst]:.6g} are {sds[worst]:.2g} posterior standard deviations "
+        'apart. Shift the data towards zero, or use double precision: jax.config.update("jax_enable_x64", True)'
     )
 
 
 def _seen(here: Expansion, length: float, at_start: np.ndarray, names: Sequence[str]) -> str:
-    """What there is in place of a mode."""
+    """A description of F at the last position of a failed search."""
     if not here.hessian.any():
         return (
-            f"at {here.value:.6g} the potential has no curvature in any direction, as between the kinks of one made of "
-            "straight pieces (absolute values): its curvature says nothing of the posterior's width"
+            f"at {here.value:.6g} the potential has no curvature in any direction, like a piecewise linear function "
+            "(absolute values) between its kinks. Its curvature does not determine the posterior's width"
         )
     if length > _FAR:
         return (
-            f"at {here.value:.6g} the potential still falls, the next step is {length:.3g} standard deviations long. "
-            "It has no mode where it has no lower bound, as where a scale of a hierarchy goes to 0; or init is far away"
+            f"at {here.value:.6g} the potential still falls, and the next step is {length:.3g} standard deviations "
+            "long. It may have no lower bound, as when the scale of a hierarchy goes to 0, or init is far away"
         )
     own = np.abs(np.diagonal(here.hessian))
     worst = int(np.argmin(own / np.where(at_start > 0, at_start, 1.0)))
     return (
-        f"the potential flattens out, its curvature along {names[worst]} is {own[worst]:.3g} from "
+        f"the potential flattens out, its curvature along {names[worst]} is {own[worst]:.3g} after "
         f"{at_start[worst]:.3g} at init (separated labels under a flat prior do this)"
     )
 

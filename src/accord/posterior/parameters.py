@@ -1,4 +1,4 @@
-"""The user's parameters, and the unconstrained numbers that stand for them."""
+"""The user's parameters as a function of unconstrained numbers."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from ..base.compiler import compiled
 from ..base.errors import unknown_name_error
 from ..base.pytree import pytree, static
 
-# Positions that are told in the user's numbers at a time.
+# Largest batch of positions that are transformed to the user's parameters.
 _AT_ONCE = 2**13
 
 
 @pytree
 class Standardised:
-    """In place of a constraint: methods move in a variable (group, effect) times the inverse of a matrix.
+    """A non-centred parameterisation, in place of a constraint.
 
-    The variable may be any number. In these units it is a priori independent of the parameters that the matrix is
-    made of, such as a standard deviation, which methods need (the parameterisation is "non-centred").
+    Methods move in z, where the variable (group, effect) is `factor(params)` times z. A priori, z does not depend on
+    the parameters of the factor, such as a standard deviation. The variable may have any values.
 
     Parameters
     ----------
     factor
-        `factor(params)`: a lower-triangular matrix, (effect, effect), of the other parameters.
+        `factor(params)`: a lower-triangular matrix, (effect, effect), from the other parameters.
     """
 
     factor: Callable[[PyTree], Array] = static()
 
     def __repr__(self) -> str:
-        # the same in every process
+        # no memory address, so that all processes agree
         return f"Standardised({getattr(self.factor, '__qualname__', '')})"
 
     def __call__(self, z: Float[Array, "group effect"], params: PyTree) -> tuple[Array, Array]:
-        """The variable at standardised numbers, and the log of the volume that a unit of these has."""
+        """The variable at standardised numbers, and the log Jacobian determinant."""
         factor = self.factor(params)
-        # no product of matrices: these are of one or two rows and columns
+        # faster than a matrix product for one or two effects
         return jnp.sum(factor[None] * z[:, None], axis=2), z.shape[0] * jnp.log(jnp.diagonal(factor)).sum()
 
     def inverse(self, own: Float[Array, "group effect"], params: PyTree) -> Float[Array, "group effect"]:
         """The standardised numbers of the variable."""
         factor, found = self.factor(params), list[Array]()
-        # row by row: there are few effects, and many positions at once
+        # forward substitution, for few effects and many positions at once
         for row in range(own.shape[1]):
             known = sum((factor[row, place] * z for place, z in enumerate(found)), jnp.zeros(()))
             found.append((own[:, row] - known) / factor[row, row])
@@ -55,23 +55,23 @@ class Standardised:
 
 
 def unravel(x: Float[Array, " dim"], shapes: tuple[tuple[int, ...], ...], treedef: Any) -> PyTree:
-    """The numbers of a flat position, as a pytree of such a structure."""
-    # a split, whose gradient is one concatenation, where that of slices is a sum of arrays of all numbers
+    """A flat position as a pytree with these shapes and this structure."""
+    # the gradient of a split is one concatenation, the gradient of slices a sum of full arrays
     parts = jax.lax.split(x, list(map(prod, shapes)))
     return treedef.unflatten([part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)])
 
 
 @pytree
 class Parameters:
-    """A pytree of parameters as a function of a flat position x, shape (dim,), every one of which is allowed.
+    """A pytree of parameters as a function of an unconstrained flat position x, shape (dim,).
 
     Parameters
     ----------
     transforms
-        One a variable: NumPyro's bijection from unconstrained numbers to the user's, `Standardised`, or None where
-        these are the same.
+        One per variable: NumPyro's bijection from unconstrained values to the user's, `Standardised`, or None for the
+        identity.
     shapes
-        Of each variable's unconstrained numbers.
+        The shape of each variable's unconstrained value.
     treedef
         The structure of the user's pytree.
     """
@@ -87,7 +87,7 @@ class Parameters:
 
     @property
     def constrained(self) -> bool:
-        """Whether the user's numbers are others than those of a position."""
+        """Whether any variable has a transform."""
         return any(transform is not None for transform in self.transforms)
 
     def __call__(self, x: Float[Array, " dim"]) -> PyTree:
@@ -95,7 +95,7 @@ class Parameters:
         return self.with_volume(x)[0]
 
     def with_volume(self, x: Float[Array, " dim"]) -> tuple[PyTree, Array | float]:
-        """The same, and the log of the volume that a unit of positions has there."""
+        """The user's parameters at a position, and the log Jacobian determinant of the transform there."""
         if not self.constrained:
             return unravel(x, self.shapes, self.treedef), 0.0
         free, volume = jax.tree.leaves(unravel(x, self.shapes, self.treedef)), jnp.zeros(())
@@ -112,15 +112,15 @@ class Parameters:
         return self.treedef.unflatten(leaves), volume
 
     def flat(self, x: Float[Array, " dim"]) -> Float[Array, " number"]:
-        """The user's numbers at a position, one variable after another."""
+        """The user's parameters at a position, as a flat vector."""
         return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(self(x))])
 
     def reported(self, positions: np.ndarray) -> np.ndarray:
-        """The user's numbers at positions (..., dim), shape (..., number)."""
+        """The user's parameters at positions (..., dim), as flat vectors, shape (..., number)."""
         if not self.constrained:
             return positions
         flat = positions.reshape(-1, positions.shape[-1])
-        # few sizes, so that few programs do for all
+        # powers of two, to compile few programs
         size = min(_AT_ONCE, 2 ** ceil(log2(max(1, len(flat)))))
         whole = np.concatenate([flat, np.repeat(flat[-1:], -len(flat) % size, axis=0)]).astype(np.float64)
         with jax.enable_x64(True):
@@ -134,22 +134,22 @@ def _reported(parameters: Parameters, x: Float[Array, "point dim"]) -> Float[Arr
 
 
 def unconstrained(init: PyTree, constraints: Mapping[str, Any], what: str = "init") -> tuple[Parameters, np.ndarray]:
-    """How flat positions stand for parameters like `init`, and the one that stands for `init` itself, shape (dim,).
+    """The map from unconstrained positions to parameters like `init`, and the position of `init`, shape (dim,).
 
     Parameters
     ----------
     init
         A pytree of numbers, in the user's scale.
     constraints
-        By the name of a variable, as `variables` has it: one of NumPyro's `numpyro.distributions.constraints`, or its
-        name. Variables without one may be any number.
+        Constraints by variable name (see `variables`): one of `numpyro.distributions.constraints`, or its name.
+        Variables without a constraint are real.
     what
-        What `init` is, for errors.
+        The name of `init` in errors.
 
     Raises
     ------
     ValueError
-        A constraint is none or is of no variable, or `init` violates one.
+        A constraint or its variable does not exist, or `init` violates a constraint.
     ImportError
         Constraints are given, and NumPyro is not installed.
     """
@@ -184,7 +184,7 @@ def variables(init: PyTree) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def check_variables(names: list[str]) -> None:
-    """Names of variables must be usable in the tree of a run: unique, no dimension's name, no path."""
+    """Raise `ValueError` unless names are unique, no dimension of a run's arrays, and without "/"."""
     for name in names:
         if name in ("chain", "draw", "agent") or "/" in name or names.count(name) > 1:
             raise ValueError(
@@ -194,14 +194,14 @@ def check_variables(names: list[str]) -> None:
 
 
 def flat_names(variables: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[str, ...]:
-    """A name for each number of some variables."""
+    """One name per scalar of the variables, such as "x[0]"."""
     return tuple(
         name + (str(list(index)) if shape else "") for name, shape in variables for index in np.ndindex(*shape)
     )
 
 
 def _constraint(name: str, given: Any) -> Any:
-    """NumPyro's constraint of a name, or the one that is given."""
+    """NumPyro's constraint, from its name or as given."""
     try:
         from numpyro.distributions import constraints
     except ImportError as error:
@@ -212,14 +212,14 @@ def _constraint(name: str, given: Any) -> Any:
         if isinstance(given, str) and given not in ("interval", "greater_than", "less_than"):
             raise unknown_name_error(f"constraint of {name}:", given, known)
         raise ValueError(
-            f"the constraint of {name} must be one of numpyro.distributions.constraints or its name, as "
+            f"the constraint of {name} must be one of numpyro.distributions.constraints or its name, such as "
             f"constraints.interval(0.0, 5.0) or 'positive', found {given!r}"
         )
     return found
 
 
 def _transform(name: str, given: Any) -> Any:
-    """NumPyro's bijection onto the numbers that a constraint allows, or `Standardised`; None where it allows all."""
+    """NumPyro's bijection onto the support of a constraint, or `Standardised`. None for real numbers."""
     if given is None or isinstance(given, Standardised):
         return given
     from_constraint = _constraint(name, given)
@@ -228,19 +228,19 @@ def _transform(name: str, given: Any) -> Any:
     try:
         found = biject_to(from_constraint)
     except NotImplementedError as error:
-        raise ValueError(f"{name} cannot be constrained to {given!r}: its values are not a continuum") from error
+        raise ValueError(f"{name} cannot be constrained to {given!r}: NumPyro has no continuous transform") from error
     return None if isinstance(found, transforms.IdentityTransform) else found
 
 
 def _inverse(name: str, given: Any, transform: Any, leaf: np.ndarray, what: str, init: PyTree) -> np.ndarray:
-    """The unconstrained numbers of a value of a variable of `init`."""
+    """The unconstrained value of a variable of `init`."""
     if isinstance(transform, Standardised):
         return np.asarray(transform.inverse(jnp.asarray(leaf), init))
     constraint = _constraint(name, given)
-    # 1 of vectors, 2 of matrices
+    # event_dim is 1 for vectors, 2 for matrices
     if leaf.ndim < constraint.event_dim or not np.all(constraint(leaf)):
         raise ValueError(f"{what} of {name} is {np.array2string(leaf, threshold=5)}, which is not {given}")
     found = np.asarray(transform._inverse(jnp.asarray(leaf)))
     if not np.isfinite(found).all():
-        raise ValueError(f"{what} of {name} is {np.array2string(leaf, threshold=5)}, on the edge of {given}")
+        raise ValueError(f"{what} of {name} is {np.array2string(leaf, threshold=5)}, on the boundary of {given}")
     return found

@@ -1,4 +1,4 @@
-"""The class `Posterior`: a log likelihood, a log prior, and one shard of data for each agent."""
+"""The class `Posterior`: a log likelihood, a log prior, and one data shard per agent."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ from .streamed import TotalsInChunks, is_large, require_memory_for
 from .totals import ConsensusTotals, Totals, TotalsHere, masked_here, parts_of, sums_rows
 from .validation import check_prior, check_rows_alone, is_rowwise
 
-# Agents whose facts are found at the same time; one after another where parameters are many.
+# Batch size over agents in `each`, for up to NEWTON_DIM parameters.
 _AGENTS_AT_ONCE = 1024
 
 
 class Counts(NamedTuple):
-    """Rows and groups of each agent, and rows of its smallest group, (agent,); and whether rows have terms.
+    """Rows, groups and smallest group size of each agent, shape (agent,), and whether the likelihood is rowwise.
 
-    Shards that do not split count as one row; there may be no groups.
+    A shard that does not split counts as one row. Without `local`, `groups` and `fewest` are 0.
     """
 
     rows: np.ndarray
@@ -71,7 +71,7 @@ class Counts(NamedTuple):
 
 
 class DataOwners(Protocol):
-    """Processes that hold the data of a posterior: they evaluate functions of it where it lies."""
+    """Processes that hold the data of a posterior and evaluate functions of it."""
 
     @property
     def mine(self) -> Sequence[int]:
@@ -79,55 +79,55 @@ class DataOwners(Protocol):
         ...
 
     def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
-        """What `Posterior.each` returns, evaluated where the data lies; `own` has a row for every agent."""
+        """The result of `Posterior.each`, computed where the data lies; arrays in `own` have a row per agent."""
         ...
 
     def totals(self, network: Network, masks: bool = False) -> Totals:
-        """What `Posterior.totals` returns, of the posterior in the user's parameters."""
+        """The result of `Posterior.totals`, in the user's parameters."""
         ...
 
 
 class Posterior:
-    """The posterior exp(-sum_i f_i), f_i = -(log likelihood of shard i) - (log prior) / N, of N agents.
+    """The posterior exp(-sum_i f_i) of N agents, with f_i = -(log likelihood of shard i) - (log prior) / N.
 
     Parameters
     ----------
     log_likelihood
-        `log_likelihood(params, rows)`: one number a row, shape (rows,), so that padding, minibatches and unequal
-        shards work. A scalar is allowed for shards that do not split; then all have one shape. With `local`,
-        `log_likelihood(params, latents, rows)`.
+        `log_likelihood(params, rows)`: one number per row, shape (rows,), which allows unequal shards and minibatches.
+        A scalar is allowed if shards do not split into rows. All shards then need the same shape. With `local`,
+        the function is `log_likelihood(params, latents, rows)`.
     log_prior
-        `log_prior(params)`: a scalar, the whole prior (each agent takes 1/N of it).
+        `log_prior(params)`: the log density of the whole prior, a scalar. Each agent uses 1/N of it.
     shards
-        One pytree of arrays an agent, N >= 1. The leading axis of every leaf counts rows; lengths may differ
-        between agents. A shard may also be a function without arguments that returns one, or the path of an `.npz`
-        file, whose X and y become the pair (X, y) if it holds just these, else a dict. If any is, nothing is read at
-        construction: each shard is read and checked at first use, in the process that needs it.
+        One pytree of arrays per agent, N >= 1. The leading axis of every leaf is the row axis. Numbers of rows may
+        differ between agents. A shard may also be a function without arguments that returns a pytree, or the path of
+        an `.npz` file. A file with exactly the arrays X and y gives the pair (X, y), any other file a dict. If any
+        shard is a function or a path, each shard is read and checked at first use, in the process that needs it.
     init
-        The parameters to start from: any pytree of floats; its structure is that of `params`.
+        The initial parameters: any pytree of floats. It fixes the structure of `params`.
     names
-        A name for each number of the parameters; found from `init` when left out.
+        One name per scalar parameter. Default: derived from the structure of `init`.
     constraints
-        By the name of a variable of `init`, what its values must be: one of NumPyro's
-        `numpyro.distributions.constraints`, or its name, such as "positive", "unit_interval" or "simplex". `params`,
-        `init` and what a run reports are in the user's scale; methods move in unconstrained numbers, and the prior is
-        told the volume that the transform takes (needs NumPyro).
+        The support of each constrained variable of `init`, by name: a constraint from
+        `numpyro.distributions.constraints` or its name, such as "positive", "unit_interval" or "simplex". `params`,
+        `init` and the results of a run are in the user's scale. Methods sample unconstrained numbers, and accord adds
+        the log Jacobian of the transform to the log prior. Needs NumPyro.
     local
-        Latents of which every site, or group of rows at a site, has its own; see `accord.Local`.
+        Latent variables of each site, or of each group of rows at a site. See `accord.Local`.
     quadratic
-        Says that every f_i is a quadratic function (Gaussian posterior). It is checked.
+        Whether every f_i is a quadratic function, so that the posterior is Gaussian. accord verifies it.
     check
-        `check(agent, shard)` raises `ValueError` where a shard is not what the model takes; called with each shard as
-        it is read.
+        `check(agent, shard)`: called with each shard after reading. It raises `ValueError` if the shard does not fit
+        the model.
 
     Raises
     ------
     ValueError
-        No shard or an empty one, NaN or infinity in data, shards of different columns or dtypes of structure,
-        a log likelihood of the wrong shape, a wrong number of names, an init that violates a constraint, groups that
-        are not numbered from 0 on, or `quadratic=True` for what is not.
+        There is no shard, a shard is empty or holds NaN or infinity, shards differ in structure or columns, the log
+        likelihood has the wrong shape, the number of names is wrong, `init` violates a constraint, groups are not
+        numbered from 0 without a gap, or `quadratic=True` and an f_i is not quadratic.
     DataError
-        A function or a file failed, or data is asked for that does not lie here; the agent is named.
+        A function or file failed, or the data of an agent is not in this process. The error names the agent.
     """
 
     def __init__(
@@ -153,32 +153,31 @@ class Posterior:
         self.names = flat_names(self.variables) if names is None else tuple(names)
         count = sum(prod(shape) for _, shape in self.variables)
         if len(self.names) != count or len(set(self.names)) != count:
-            raise ValueError(f"names must be {count} different strings, one a parameter, found {list(self.names)}")
+            raise ValueError(f"names must be {count} different strings, one per parameter, found {list(self.names)}")
         if quadratic and (self.parameters.constrained or local is not None):
             raise ValueError(
-                "quadratic=True says that all parameters are normal: it goes without constraints and local"
+                "quadratic=True declares a Gaussian posterior, which cannot have constraints or local: remove them"
             )
         self.quadratic = quadratic
         self.num_agents = len(shards)
-        # what methods move in, where that is not the user's parameters themselves
+        # None: methods move in the user's parameters
         self.coordinates: Coordinates | None = None
-        # what it says of itself, where what made it knows
         self.info = ModelInfo()
-        # who answers `each`, if the data lies elsewhere
+        # None: the data lies in this process
         self.owners: DataOwners | None = None
         self._params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=np.float64), init)
         self._start, self._constraints = self.init, constraints
         self._local = None if local is None else replace(local, log_prior=given(local.log_prior))
-        # what is wrong with a declaration is said before data is read
+        # a wrong declaration raises before data is read
         self._latents, self._finely = None if self._local is None else Latents.of(self._local), False
         # pytrees, so that a posterior can be an argument of compiled code
         self._log_likelihood, self._log_prior = given(log_likelihood), given(log_prior)
         check_prior(self._log_prior, self._params)
         self._log_prior = in_either_width(self._log_prior, self._params)
         self._check = check
-        # of arrays as they were first read in this process
+        # checksums of shards at their first read in this process, by agent
         self._checksums: dict[int, int] = {}
-        # by agent, of those that are held here
+        # sources of the held agents
         self._sources: dict[int, Source] = dict(enumerate(shards))
         if not any(map(is_unread, shards)):
             self._counts  # noqa: B018 - reads and checks
@@ -192,71 +191,71 @@ class Posterior:
 
     @property
     def held(self) -> tuple[int, ...]:
-        """The agents whose data this posterior holds, or can read: all, unless it is `alone` or `with_data_at`."""
+        """The agents whose data this posterior holds or can read: all, except after `alone` or `with_data_at`."""
         return tuple(self._sources)
 
     @property
     def is_read(self) -> bool:
-        """Whether all data was given as arrays, so that there is nothing to read."""
+        """Whether all shards were given as arrays."""
         return len(self._sources) == self.num_agents and not any(map(is_unread, self._sources.values()))
 
     @property
     def is_held_elsewhere(self) -> bool:
-        """Whether the data lies with `owners`, so that what is found out about it has to travel."""
+        """Whether the data lies with `owners`, in other processes."""
         return self.owners is not None
 
     @property
     def shards(self) -> list[PyTree]:
-        """The data of all agents, as arrays of NumPy."""
+        """The data of all agents, as NumPy arrays."""
         self._require(range(self.num_agents))
         return list(self._read.values())
 
     @property
     def sizes(self) -> np.ndarray:
-        """Rows of each agent, shape (agent,) of those held here or elsewhere; 1 where shards do not split."""
+        """Rows of each held agent, or of all agents with `owners`, shape (agent,). 1 if shards do not split."""
         return self._counts.rows
 
     @property
     def counted_rows(self) -> tuple[int, ...]:
-        """Rows of each agent where they were counted before; empty where they were not, or shards do not split."""
+        """Rows of each agent, if all were counted already. Empty otherwise, or if shards do not split."""
         if "_counts" not in vars(self) or not self._counts.rowwise or len(self.sizes) != self.num_agents:
             return ()
         return tuple(int(rows) for rows in self.sizes)
 
     @property
     def splits(self) -> bool:
-        """Whether the log likelihood is a sum over rows, so that minibatches exist."""
+        """Whether the log likelihood is a sum over rows without latents, which minibatches need."""
         return self._counts.rowwise and self._local is None
 
     @property
     def reads_in_chunks(self) -> bool:
-        """Whether sums over rows read them in chunks, as memory does not hold what is here of them."""
+        """Whether sums over rows read them in chunks, because the held shards do not fit in memory."""
         if self.is_held_elsewhere or not self.splits or self.quadratic:
             return False
         return is_large(self._read, int(self.sizes.max()))
 
     @property
     def extent(self) -> Extent:
-        """What shards are filled up to."""
+        """The shape that shards are padded to."""
         counts = self._counts
         rows = int(counts.rows.max()) if counts.rowwise else None
         return Extent(rows, None if self._local is None else int(counts.groups.max()))
 
     @property
     def has_latents(self) -> bool:
-        """Whether sites have latents of their own, which is known without data."""
+        """Whether sites have local latents. Reads no data."""
         return self._latents is not None
 
     @property
     def latents(self) -> Latents | None:
-        """The latents of a group, or None."""
+        """The latents of a group, or None. The number of quadrature nodes depends on the smallest group."""
         if self._latents is None or self._finely:
             return self._latents
         return self._latents.for_rows(int(self._counts.fewest.min()))
 
     @property
     def is_coarse(self) -> bool:
-        """Whether latents could be integrated out by more nodes than they are."""
+        """Whether the quadrature over latents uses fewer nodes than `finely()` would."""
         return self.latents is not None and self._latents is not None and self.latents.nodes < self._latents.nodes
 
     def finely(self, nodes: int | None = None) -> Posterior:
@@ -265,32 +264,32 @@ class Posterior:
         Parameters
         ----------
         nodes
-            Nodes for each latent of a group, from 1 to 100. None: as many as small groups have.
+            Nodes per latent, 1 to 100. None: the number for the smallest groups.
 
         Raises
         ------
         ValueError
-            `nodes` is out of its range, or the posterior has no latents that a quadrature integrates out.
+            `nodes` is out of range, or no quadrature integrates the posterior's latents.
         """
-        # how many rows there are does not depend on it
+        # row counts stay valid
         known = {"_counts": self._counts} if "_counts" in vars(self) else {}
         if nodes is None:
             return self._with(_finely=True, **known)
         if self._latents is None or self._latents.nodes == 0:
-            raise ValueError("nodes goes with one or two latents a group, and this posterior has none or more of them")
+            raise ValueError("nodes needs a posterior with one or two latents per group, found none or more than two")
         latents = self._latents.with_nodes(whole_number("nodes", nodes, 1, MOST_NODES))
         return self._with(_latents=latents, _finely=True, **known)
 
     @property
     def unconstrained_names(self) -> tuple[str, ...]:
-        """A name for each of the `dim` numbers that methods move in; those of `names` where these are as many."""
+        """One name for each of the `dim` unconstrained numbers; equal to `names` if no transform changes a shape."""
         free = tuple((name, shape) for (name, _), shape in zip(self.variables, self.parameters.shapes, strict=True))
         return self.names if free == tuple(self.variables) else flat_names(free)
 
     @cached_property
     def potential(self) -> Potential:
-        """The potential, to be evaluated with one agent's shard."""
-        # counting also looks at the functions
+        """The potential, a function of one agent's shard and a position."""
+        # counting also makes the functions work in both float widths
         rowwise = self._counts.rowwise
         functions = (self._log_likelihood, self._log_prior, self.coordinates)
         return Potential(*functions, self.parameters, self.latents, self.num_agents, rowwise)
@@ -301,12 +300,12 @@ class Posterior:
             count = int(self.sizes.sum()) if self._counts.rowwise else sum(self.info.rows)
             rows = f", {counted(count, 'row')}" if count else ""
         else:
-            # showing a posterior is no reason to read its data
+            # a repr reads no data
             rows = ", data not read"
         return f"<{kind}: {counted(self.dim, 'parameter')}, {counted(self.num_agents, 'agent')}{rows}>"
 
     def _repr_html_(self) -> str:
-        """What it is of, for notebooks; its data is not read for that."""
+        """The model as a table for notebooks. Reads no data."""
         rows = self.counted_rows or self.info.rows
         facts = [
             ("model", self.info.model),
@@ -319,7 +318,7 @@ class Posterior:
         return f"<strong>Posterior</strong>{table(['', ''], [fact for fact in facts if fact[1]])}"
 
     def __getstate__(self) -> dict[str, Any]:
-        # what was read or worked out from data stays in this process
+        # cached values, such as data that was read, stay in this process
         derived = {name for name in vars(self) if isinstance(getattr(type(self), name, None), cached_property)}
         kept = {name: value for name, value in vars(self).items() if name not in derived}
         return {**kept, "_checksums": {}}
@@ -330,9 +329,9 @@ class Posterior:
         return other
 
     def alone(self, *agents: int) -> Posterior:
-        """The same posterior of N agents with the data of one or some of them, and nothing of the others'.
+        """The same posterior of N agents, with the data of the given agents only.
 
-        Pickled, it carries arrays if its shards were given as arrays; a function or path stays unread.
+        Its pickle contains shards that were given as arrays. Functions and paths stay unread.
         """
         if len(agents) == 0 or len(set(agents)) < len(agents):
             raise ValueError(f"agents must be one or more different numbers, found {list(agents)}")
@@ -340,7 +339,7 @@ class Posterior:
         return self._with(_sources={agent: self._sources[agent] for agent in agents})
 
     def with_shards(self, shards: Sequence[Source]) -> Posterior:
-        """The same model of other data: one shard an agent, checked and read as at construction."""
+        """The same model for other data: one shard per agent, read and checked as at construction."""
         found = Posterior(
             self._log_likelihood,
             self._log_prior,
@@ -355,40 +354,40 @@ class Posterior:
         return found._with(_latents=self._latents, _finely=True) if self._finely else found
 
     def reading(self, sources: Sequence[Source]) -> Posterior:
-        """The same posterior whose shards are functions or files, one an agent, read where the data lies."""
+        """The same posterior with other sources of its shards: one function or file per agent, read at first use."""
         return self._with(_sources=dict(enumerate(sources)), _checksums={})
 
     def source(self, agent: int) -> Source:
-        """What the shard of an agent was given as."""
+        """The source of an agent's shard, as the user gave it."""
         self._require([agent])
         return self._sources[agent]
 
     def with_data_at(self, owners: DataOwners) -> Posterior:
-        """The same posterior without any data: `each` is answered by those who hold it."""
+        """The same posterior without data: `owners` evaluate `each` and `totals`."""
         return self._with(_sources={}, owners=owners)
 
     def transformed(self, coordinates: Coordinates) -> Posterior:
-        """The same posterior as methods see it in other coordinates z.
+        """The same posterior as a function of coordinates z, in which methods move.
 
-        Potentials, derivatives, `init`, `mode` and `exact` are those of z. What a run or a law reports is mapped back,
-        so that its positions are the user's x.
+        Potentials, derivatives, `init`, `mode` and `exact` refer to z. Runs and laws map their results back to the
+        user's x.
         """
         if self.coordinates is not None:
-            raise ValueError("the posterior is in other coordinates already")
+            raise ValueError("the posterior already has coordinates: call in_parameters() first")
         if coordinates.origin.shape != (self.dim,):
-            raise ValueError(f"the coordinates are of {coordinates.origin.size} parameters, not of {self.dim}")
+            raise ValueError(f"the coordinates have {coordinates.origin.size} dimensions, the posterior {self.dim}")
         return self._with(coordinates=coordinates, init=coordinates.inverse(self.init))
 
     def in_parameters(self) -> Posterior:
-        """The same posterior in the user's parameters x, of which totals are, whatever coordinates this one is in."""
+        """The same posterior without coordinates, as a function of the user's parameters x."""
         if self.coordinates is None:
             return self
         return self._with(coordinates=None, init=self._start)
 
     def require_unchanged(self) -> None:
-        """Raise `ValueError` if arrays or files of shards have changed since this process read them.
+        """Raise `ValueError` if an array or file of a shard has changed since this process read it.
 
-        Raise `RuntimeError` in a fork of a process that had used JAX.
+        Raise `RuntimeError` in a fork of a process that has used JAX.
         """
         require_no_fork()
         get_ready()
@@ -396,17 +395,17 @@ class Posterior:
             if agent in self._sources and checksum(self._sources[agent]) != read_then:
                 raise ValueError(
                     f"the shard of agent {agent} was changed in place, or its file was written, after this posterior "
-                    "had read it: make a new Posterior of the new rows, or change a copy"
+                    "read it: create a new Posterior, or change a copy of the data"
                 )
 
     def _require(self, agents: Sequence[int]) -> None:
         for agent in agents:
             if agent not in self._sources:
-                held = f"that of agents {list(self.held)} only" if self.held else "none"
-                raise DataError(f"the data of agent {agent} is not here: this posterior holds {held}")
+                held = f"only agents {list(self.held)}" if self.held else "no data"
+                raise DataError(f"the data of agent {agent} is not in this process: this posterior holds {held}")
 
     def unravel(self, x: Any) -> PyTree:
-        """The parameters as the user's pytree at a flat position, shape (dim,)."""
+        """The user's pytree of parameters at a flat position, shape (dim,)."""
         return self.parameters(jnp.asarray(x))
 
     @cached_property
@@ -431,12 +430,12 @@ class Posterior:
         first = self.held[0]
         log_likelihood, none = self._log_likelihood, np.zeros(len(shards), np.int64)
         if self._local is not None:
-            # the rows' numbers are asked for with latents as they start
+            # the shape is checked at the initial latents
             log_likelihood = with_latents(self._local, self._log_likelihood)
             check_local(self._local, self._params, shards[first])
         if is_rowwise(log_likelihood, self._params, shards[first]):
             counts = row_counts(shards)
-            # ready models have checks of their own, and rows that do not
+            # the library's models have a check, and their rows are independent
             if self._check is None:
                 check_rows_alone(log_likelihood, self._params, shards[first], first)
             own = [] if self._local is None else [np.bincount(group) for group in self._groups]
@@ -444,13 +443,13 @@ class Posterior:
             self._allow_both_widths(shards[first])
             return Counts(counts, groups, fewest, True)
         if self._local is not None:
-            raise ValueError("with local, log_likelihood must return one number a row, found a scalar")
+            raise ValueError("with local, log_likelihood must return one number per row, found a scalar")
         check_one_shape(shards)
         self._allow_both_widths(shards[first])
         return Counts(np.ones(len(shards), dtype=np.int64), none, none, False)
 
     def _allow_both_widths(self, rows: PyTree) -> None:
-        """Let functions of rows be traced in both float widths, whatever arrays they close over."""
+        """Make functions of rows traceable in single and double precision, whatever arrays they close over."""
         arguments = [self._params, rows]
         if self._local is not None:
             assert self._latents is not None
@@ -462,7 +461,7 @@ class Posterior:
 
     @cached_property
     def _groups(self) -> list[np.ndarray]:
-        """The group of each row, of each agent held here."""
+        """The group of each row, one array per held agent."""
         assert self._local is not None
         return [groups_of(self._local, rows, agent) for agent, rows in self._read.items()]
 
@@ -471,13 +470,13 @@ class Posterior:
         return self._filled(self.extent.rows)
 
     def _filled(self, rows: int | None) -> PyTree:
-        """Shards stacked and filled up to so many rows, which memory has to hold."""
+        """Shards stacked and padded to a number of rows; `ValueError` if they do not fit in memory."""
         if rows is not None:
             require_memory_for(self._read, rows)
         return padded(self._read, rows)
 
     def _rows(self, extent: Extent | None = None) -> Shard:
-        """The shards held here, without quadratic forms, as arrays of NumPy."""
+        """The held shards as NumPy arrays, stacked and padded, without quadratic forms."""
         groups, extent = None, self.extent if extent is None else extent
         rows = self._padded if extent.rows == self.extent.rows else self._filled(extent.rows)
         if self._local is not None:
@@ -486,7 +485,7 @@ class Posterior:
         return Shard(rows, self.sizes.astype(np.int32), None, groups)
 
     def _pooled(self) -> Shard:
-        """All shards on the device in the present float width; never kept, as widths change and traces end."""
+        """All shards on the device in the current float width. Not cached: widths change and traces end."""
         self._require(range(self.num_agents))
         return _on_device(self._rows())
 
@@ -496,29 +495,29 @@ class Posterior:
 
     @cached_property
     def _quadratic_form(self) -> Quadratic:
-        remedy = "leave quadratic=True out, which forms them, or take fewer parameters"
+        remedy = "remove quadratic=True, or use fewer parameters"
         require_matrices("quadratic forms of the agents", self.dim, len(self.held), remedy)
         x = self.init + np.random.default_rng(0).standard_normal(self.dim)
         with jax.enable_x64(True):
-            asked = evaluate(quadratic_at, self.potential, self._rows(), (x,), (), _AGENTS_AT_ONCE)
-            hessian, linear, found = map(np.asarray, asked)
+            terms = evaluate(quadratic_at, self.potential, self._rows(), (x,), (), _AGENTS_AT_ONCE)
+            hessian, linear, found = map(np.asarray, terms)
         expected = np.einsum("nij,j->ni", hessian, x) - linear
         error = np.abs(found - expected).max(axis=1)
         allowed = 1e-6 * (1.0 + np.abs(expected).max(axis=1))
-        # written so that NaN counts as a violation
+        # NaN counts as a violation
         if not (error <= allowed).all():
             place = int(np.argmax(~(error <= allowed)))
             raise ValueError(
                 f"quadratic=True, but the potential of agent {self.held[place]} is not quadratic: "
                 f"its gradient is off by {error[place]:.3g}"
             )
-        # near where the posterior has its mass, which an agent's own minimum need not be
+        # the mode of the posterior: an agent's own minimum may be far from its mass
         center = minimum(hessian.sum(axis=0), linear.sum(axis=0))
         if center is None:
             return Quadratic(hessian, linear)
         with jax.enable_x64(True):
-            asked = evaluate(slope_at, self.potential, self._rows(), (center,), (), _AGENTS_AT_ONCE)
-            level, slope = map(np.asarray, asked)
+            terms = evaluate(slope_at, self.potential, self._rows(), (center,), (), _AGENTS_AT_ONCE)
+            level, slope = map(np.asarray, terms)
         return Quadratic(hessian, linear, np.tile(center, (len(level), 1)), level, slope)
 
     @cached_property
@@ -532,18 +531,18 @@ class Posterior:
     def stacked(
         self, *, spectral: bool = False, agents: Sequence[int] | None = None, extent: Extent | None = None
     ) -> Shard:
-        """Agents' shards stacked on a leading agent axis, as device arrays of the present float width.
+        """Shards stacked on a leading agent axis, as device arrays in the current float width.
 
         Parameters
         ----------
         spectral
-            Also the eigenvectors of Hessians, by which proximal steps are solved: of quadratic potentials, and of
-            others at init, where parameters are not too many.
+            Whether to add the eigenvectors of Hessians, which proximal steps use. Hessians of potentials that are not
+            quadratic are taken at init, for up to 300 parameters.
         agents
-            Whose shards, in this order; None: those of all.
+            The agents, in this order. None: all.
         extent
-            What to fill up to, at least that of these shards; None: no more than that. Shards that do not split are
-            left as they are.
+            The shape to pad to, at least as large as these shards. None: the smallest possible shape. Shards that do
+            not split are not padded.
         """
         agents = range(self.num_agents) if agents is None else agents
         self._require(agents)
@@ -552,7 +551,7 @@ class Posterior:
         if extent is not None and extent.rows is not None and extent.rows < self.sizes.max():
             longest = int(self.sizes.argmax())
             raise ValueError(
-                f"rows must be at least those of the longest shard, {self.sizes[longest]} of agent "
+                f"extent must have at least the {self.sizes[longest]} rows of the longest shard, of agent "
                 f"{self.held[longest]}; found {extent.rows}"
             )
         shards = self._rows(extent)
@@ -567,23 +566,23 @@ class Posterior:
     def each(self, function: Callable[..., PyTree], *arguments: Any, own: tuple[Any, ...] = ()) -> PyTree:
         """`function(potential, shard, *arguments, *own_i)` of every agent, evaluated where its data lies.
 
-        What it returns is all that leaves the agent, so that it is better a number than a matrix. What is marked as a
-        sum over rows (`of_rows`) is given some at a time where memory does not hold them.
+        Only the return value leaves the agent, so return small arrays. A function marked with `of_rows` receives the
+        rows in chunks if they do not fit in memory.
 
         Parameters
         ----------
         function
-            A function of a module, or a `functools.partial` of one, that JAX can trace; it runs in double precision.
+            A module-level function, or a `functools.partial` of one, that JAX can trace. It runs in double precision.
         arguments
             Arrays that are the same for all agents.
         own
-            Arrays with a leading agent axis; each agent is given its row.
+            Arrays with a leading agent axis. Each agent receives its row.
 
         Returns
         -------
         pytree
-            What the function returns, as arrays of NumPy with a leading agent axis: of all agents, or where this
-            posterior is `alone`, of those it holds.
+            The function's values as NumPy arrays with a leading agent axis: of all agents, or after `alone` of the
+            held agents.
         """
         if self.owners is not None:
             if self.coordinates is not None:
@@ -592,7 +591,7 @@ class Posterior:
         if sums_rows(function) and self.reads_in_chunks:
             return self._each_in_chunks(function, arguments, own)
         shards = self._rows()._replace(quadratic=self._quadratic_form if self.quadratic else None)
-        # derivatives of many parameters take memory: one agent after another
+        # one agent at a time: derivatives in many parameters need memory
         at_once = None if self.dim > NEWTON_DIM else _AGENTS_AT_ONCE
         with jax.enable_x64(True):
             found = evaluate(function, self.potential, shards, arguments, tuple(own), at_once)
@@ -601,7 +600,7 @@ class Posterior:
     def _each_in_chunks(
         self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]
     ) -> PyTree:
-        """`each` of a sum over rows, one agent after another."""
+        """`each` for a sum over rows that are read in chunks, one agent at a time."""
 
         def of(place: int, agent: int) -> PyTree:
             its = jax.tree.map(lambda leaf: leaf[place], own)
@@ -612,43 +611,43 @@ class Posterior:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
 
     def require_agents_of(self, network: Network) -> None:
-        """Raise `ValueError` unless a network has as many agents as this posterior has shards."""
+        """Raise `ValueError` unless the network has one agent per shard."""
         if network.num_agents != self.num_agents:
             raise ValueError(
                 f"the network has {network.num_agents} agents but the posterior has {self.num_agents} shards"
             )
 
     def totals(self, network: Network, masks: bool = False, consensus: float | None = None) -> Totals:
-        """Sums over all agents of functions of their data; only the sums leave the agents, over a network's tree.
+        """Sums over agents of functions of their data, added up along a spanning tree of the network.
 
-        The function takes the `potential`, which is the same for all agents, the agent's `shard` (its data, padded, as
-        `shard.rows`, of which the first `shard.size` count) and the arguments that it is called with.
+        The function receives the `potential`, which is the same for all agents, the agent's `shard` (padded data in
+        `shard.rows`, with `shard.size` real rows) and the arguments of the call.
 
-        Where this posterior is `alone`, of those it holds.
+        After `alone`, the sums are over the held agents.
 
         Parameters
         ----------
         network
-            Who talks to whom.
+            The network of the agents.
         masks
-            Whether each agent masks its numbers before they leave it, so that who passes them on sees noise; the sum
-            itself is seen by all. Sums then miss the exact ones by at most num_agents * 2^-65 and by rounding to double
-            precision, and raise `ArithmeticError` where an agent's numbers are NaN, infinite, or not below
-            2^62 / num_agents in size. `docs/masks.md` says what this hides, and what not.
+            Whether each agent masks its numbers before they leave it. Agents that pass numbers on then see noise, and
+            every agent sees the sum. Masked sums are exact up to num_agents * 2^-65 and rounding to double precision.
+            They raise `ArithmeticError` if an agent's numbers are NaN, infinite, or not below 2^62 / num_agents in
+            size. `docs/masks.md` describes what masks hide.
         consensus
-            A precision, at most 1e-3: no tree is used, and agents average with their neighbours until every one has the
-            sum to so much of num_agents times the largest number in size. What comes back is the first agent's.
+            A precision, at most 1e-3. Agents then average with their neighbours, without a tree, until every agent's
+            sum is within this share of num_agents times the largest number in size. The result is the first agent's.
 
         Raises
         ------
         ValueError
-            The posterior is in other coordinates or the network of another size; with masks, there are fewer than 3
-            agents, or this posterior does not hold all of them.
+            The posterior has coordinates, or the network has another number of agents. With masks: there are fewer
+            than 3 agents, or this posterior does not hold all of them.
         ImportError
             With masks: `cryptography` is not installed.
         """
         if self.coordinates is not None:
-            raise ValueError("totals are those of the user's parameters: give coordinates with each of them")
+            raise ValueError("totals() needs the user's parameters: call in_parameters(), pass coordinates to sums")
         self.require_agents_of(network)
         if masks:
             require_masks(self.num_agents)
@@ -663,7 +662,7 @@ class Posterior:
             return here
         if self.held != tuple(range(self.num_agents)):
             raise ValueError(
-                f"masks cancel in the sum over all {self.num_agents} agents, and this posterior holds the data of "
+                f"masks cancel only in the sum over all {self.num_agents} agents, and this posterior holds the data of "
                 f"agents {list(self.held)} only"
             )
         return masked_here(here, self.num_agents)
@@ -680,13 +679,13 @@ class Posterior:
         return TotalsHere(self.potential, self.stacked(agents=self.held, extent=filled), parts)
 
     def _require_gossip(self, masks: bool) -> None:
-        """Raise `ValueError` where sums cannot be made by gossip."""
+        """Raise `ValueError` if gossip cannot compute the sums."""
         if masks:
-            raise ValueError("masks cancel in a sum up a tree and not in averages over neighbours: masks or consensus")
+            raise ValueError("masks and consensus exclude each other: masks do not cancel in averages over neighbours")
         if self.owners is not None or self.held != tuple(range(self.num_agents)):
             raise ValueError(
-                "consensus is played by all agents in one process: this posterior's data lies elsewhere, where sums go "
-                "over a tree"
+                "consensus needs the data of all agents in this process, and some lies elsewhere: leave consensus out "
+                "to sum over a tree"
             )
 
     def gradients(self, x: np.ndarray) -> np.ndarray:
@@ -695,7 +694,7 @@ class Posterior:
 
     def hessians(self, x: np.ndarray | None = None) -> np.ndarray:
         """Hessians of all potentials at one position (default: init), shape (agent, dim, dim), in double precision."""
-        require_matrices("Hessians", self.dim, self.num_agents, "take fewer parameters, or methods without Hessians")
+        require_matrices("Hessians", self.dim, self.num_agents, "use fewer parameters, or a method without Hessians")
         return self.each(hessian_at, np.asarray(self.init if x is None else x, np.float64))
 
     def logdensity(self, x: Float[Array, " dim"]) -> Array:
@@ -723,48 +722,48 @@ class Posterior:
             return lowest(total, self.init, self.unconstrained_names, self.gradients, self.remedy_at_init)
 
     def remedy_at_init(self) -> str:
-        """What to do where the potential is not finite at init; who brings NaN is named where the data is held here."""
+        """The remedy for a potential that is not finite at init. It names an agent with NaN if the data lies here."""
         if not self.is_held_elsewhere:
             nan = np.isnan(self.each(value_at, self.init))
-            # where it is that of all, init or the prior is at fault
+            # NaN at all agents comes from init or the prior
             if nan.any() and not nan.all():
                 agent = self.held[int(nan.argmax())]
-                return f"that of agent {agent} is nan, whose rows may hold NaN; else give another init"
+                return f"the potential of agent {agent} is NaN: check its log likelihood, or give another init"
         return (
             "give another init, or write the density so that it is finite there: log_ndtr and logsumexp stay finite "
             "where the log of a cdf or of a difference is -inf"
         )
 
     def exact(self) -> Gaussian:
-        """The posterior itself where it is Gaussian.
+        """The posterior as a `Gaussian`.
 
         Raises
         ------
         TypeError
             The posterior is not declared `quadratic`.
         ValueError
-            The sum of the Hessians is not positive definite, so that no posterior exists.
+            The posterior is improper: the sum of the Hessians is not positive definite.
         """
         if not self.quadratic:
             raise TypeError("only Gaussian posteriors have an exact() law; use laplace() for an approximation")
         self._require(range(self.num_agents))
         form = self._quadratic_form
         precision = form.hessian.sum(axis=0)
-        # in units in which its diagonal is one: columns may be in any
+        # scaled to unit diagonal, because columns may have any units
         units = units_of(precision)
         scaled = precision * units[:, None] * units
         smallest = np.linalg.eigvalsh(scaled)[0]
         if not smallest > 1e-12 * np.abs(scaled).max():
             raise ValueError(
-                "the posterior is improper: its precision, in units in which its diagonal is one, has the eigenvalue "
-                f"{smallest:.3g}"
+                "the posterior is improper: its precision matrix, scaled to unit diagonal, has the eigenvalue "
+                f"{smallest:.3g}. Add a proper prior, or remove collinear columns"
             )
         cov = np.linalg.inv(scaled) * units[:, None] * units
         mean = units * np.linalg.solve(scaled, units * form.linear.sum(axis=0))
         return Gaussian(mean, (cov + cov.T) / 2)
 
     def laplace(self) -> Posterior:
-        """The Gaussian posterior whose local potentials are the second-order expansions at the pooled mode."""
+        """The Laplace approximation at the pooled mode, as a posterior with one quadratic potential per agent."""
         if self.quadratic:
             return self
         mode = self.mode()
@@ -776,10 +775,10 @@ class Posterior:
 
 
 def _on_device(shards: Shard) -> Shard:
-    """The shards on the device, in the present float width.
+    """The shards on the device, in the current float width.
 
-    Narrowed here and not by JAX: an array of NumPy that was once put there in single precision and is then asked for in
-    double has been seen to come back as it was.
+    NumPy narrows the arrays, not JAX: `device_put` of an array that was put in single precision before has been seen to
+    return single precision when double was enabled.
     """
     kinds = {"f": jnp.result_type(float), "i": jnp.result_type(int)}
 

@@ -21,8 +21,9 @@ from .quadratic import Quadratic
 class Shard(NamedTuple):
     """The data of one agent.
 
-    Rows are padded to the longest shard, and `size` is their real number; a quadratic form, and the groups of rows,
-    where there are some; and where proximal steps are solved by iterations, the curvature at init.
+    `rows` are padded to the longest shard, and `size` is the number of real rows. `quadratic` is the closed form of a
+    quadratic potential, `groups` are the groups of rows with latents, and `curvature` is the Hessian at init for
+    iterative proximal steps. Each may be None.
     """
 
     rows: PyTree
@@ -34,10 +35,10 @@ class Shard(NamedTuple):
 
 @pytree
 class Potential:
-    """The potential f_i = -(log likelihood of shard i) - (log prior) / N, of a shard and a flat position.
+    """The potential f_i = -(log likelihood of shard i) - (log prior) / N, a function of a shard and a flat position.
 
-    In `coordinates` its positions are z, and the user's parameters are those at x. Of constrained parameters the prior
-    is that of the unconstrained numbers that x is; latents of the shard are integrated out.
+    With `coordinates`, positions are z, which map to x. x holds unconstrained numbers, and the log prior includes the
+    log Jacobian of the transform to the user's parameters. The shard's latents are integrated out.
     """
 
     log_likelihood: Partial
@@ -54,40 +55,39 @@ class Potential:
         return self.parameters.dim
 
     def unravel(self, x: Float[Array, " dim"]) -> PyTree:
-        """The parameters, as the user's pytree, at a flat position."""
+        """The user's pytree of parameters at a flat position."""
         return self.parameters(self._placed(x))
 
     def _placed(self, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
         return x if self.coordinates is None else self.coordinates(x)
 
     def within(self, coordinates: Coordinates) -> Potential:
-        """The same potential as a function of coordinates, which must not have any yet."""
+        """The same potential as a function of coordinates. It must not have coordinates yet."""
         assert self.coordinates is None
         return self._with(coordinates=coordinates)
 
     def divided(self, parts: int) -> Potential:
-        """The same potential of a part of an agent's rows, which has as large a part of the prior."""
+        """The potential of one of `parts` parts of an agent's rows, with the same share of the log prior."""
         return self._with(num_agents=parts * self.num_agents)
 
     def _with(self, **changed: Any) -> Potential:
         return altered(self, **changed)
 
     def reported(self, x: Float[Array, "agent dim chain"]) -> Float[Array, "agent dim chain"]:
-        """Positions as people read them."""
+        """Positions in the user's x."""
         return x if self.coordinates is None else jax.vmap(self.coordinates.spread)(x)
 
     def value(self, shard: Shard, x: Float[Array, " dim"], batch: UInt32[Array, " batch"] | None = None) -> Array:
         """f_i(x), or its unbiased estimate from the rows `batch % n_i`, scaled by n_i / len(batch).
 
-        By the closed form, which reads no row, where f_i is quadratic, of well determined parameters, and the batch is
-        everything.
+        Without a batch, a quadratic form with a center gives the value and no row is read.
         """
         if batch is None and shard.quadratic is not None and shard.quadratic.center is not None:
             return shard.quadratic.value(x)
         return -self.shard_log_likelihood(shard, x, batch) - self.log_prior_at(x) / self.num_agents
 
     def log_prior_at(self, x: Float[Array, " dim"]) -> Array:
-        """The log of the whole prior's density in the unconstrained numbers."""
+        """The log density of the whole prior in the unconstrained numbers."""
         params, volume = self.parameters.with_volume(self._placed(x))
         return self.log_prior(params) + volume
 
@@ -97,7 +97,7 @@ class Potential:
         x: Float[Array, " dim"],
         batch: UInt32[Array, " batch"] | None = None,
     ) -> Array:
-        """The log likelihood of a shard, latents integrated out."""
+        """The log likelihood of a shard, with its latents integrated out."""
         params = self.unravel(x)
         if self.latents is not None:
             return self.latents.log_marginal(params, self.log_likelihood, shard, x)
@@ -112,18 +112,18 @@ class Potential:
         return jnp.mean(per_row) * shard.size
 
     def quadrature_error(self, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, ""]:
-        """How far the log likelihood of a shard is off, as a finer quadrature over its latents finds."""
+        """The error of a shard's log likelihood, estimated by a finer quadrature over its latents."""
         assert self.latents is not None
         return self.latents.quadrature_error(self.unravel(x), self.log_likelihood, shard, x)
 
     def gradient(self, shard: Shard, x: Float[Array, " dim"], batch: Array | None = None) -> Float[Array, " dim"]:
-        """Gradient of `value`; that of the closed form where it is quadratic and the batch is everything."""
+        """The gradient of `value`. Without a batch, a quadratic form gives it in closed form."""
         if batch is None and shard.quadratic is not None:
             return shard.quadratic.gradient(x)
         return jax.grad(self.value, argnums=1)(shard, x, batch)
 
     def slope(self, shard: Shard, x: Float[Array, " dim"]) -> tuple[Array, Float[Array, " dim"]]:
-        """f_i and its gradient, found together: what is integrated out is so once."""
+        """f_i and its gradient. Latents are integrated out once for both."""
         if shard.quadratic is not None:
             return self.value(shard, x), self.gradient(shard, x)
         return jax.value_and_grad(self.value, argnums=1)(shard, x)
@@ -131,7 +131,7 @@ class Potential:
     def expansion(
         self, shard: Shard, x: Float[Array, " dim"]
     ) -> tuple[Array, Float[Array, " dim"], Float[Array, "dim dim"]]:
-        """f_i, its gradient and its Hessian, found together."""
+        """f_i, its gradient and its Hessian, from one linearisation."""
         if shard.quadratic is not None:
             return self.value(shard, x), self.gradient(shard, x), shard.quadratic.hessian
         found: Any
@@ -140,7 +140,7 @@ class Potential:
         return value, gradient, jax.vmap(along)(jnp.eye(x.size, dtype=x.dtype))[1]
 
     def hessian(self, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, "dim dim"]:
-        """Hessian of f_i."""
+        """The Hessian of f_i."""
         if shard.quadratic is not None:
             return shard.quadratic.hessian
         return jax.hessian(self.value, argnums=1)(shard, x)

@@ -1,4 +1,4 @@
-"""Quadratic potentials: their closed forms, and the likelihood and prior of Gaussian posteriors."""
+"""Closed forms of quadratic potentials, and the likelihood and prior of Gaussian posteriors."""
 
 from __future__ import annotations
 
@@ -10,36 +10,33 @@ from jaxtyping import Array, Float
 
 from ..base.linear import product
 
-# Parameters of few: a matrix product is a call for each of many agents.
+# Largest dimension for products by elementwise sums, which avoid one matrix-product call per agent.
 _FEW = 16
-# Parameters of fewer: making a matrix takes less than a second product for each chain.
+# Largest dimension for which one matrix per agent is cheaper than a second product per chain.
 _FEWER = 6
-# Eigenvalues closer than so many roundings of the largest, for each parameter, count as one: eigh tells no more.
+# Relative gap per parameter below which eigenvalues count as equal, the accuracy of eigh.
 _SAME = 8 * np.finfo(float).eps
-# What eigenvectors may miss of a Hessian in units of its diagonal.
+# Largest error of an eigendecomposition, in units of the Hessian's diagonal.
 _MISSED = 1e-3
-# Least eigenvalue of the summed forms, relative to the largest and in no units, down to which values are those of the
-# closed form: along flatter directions products with the Hessian cancel where residuals of rows do not.
+# Smallest eigenvalue ratio of the scaled total Hessian for values in closed form. Flatter directions lose precision.
 _FLAT = 1e-7
 
 
 class Quadratic(NamedTuple):
     """f(x) = x' H x / 2 - b' x + constant, of one agent (or of all, stacked over agents).
 
-    Values are told about a center, f(x) = level + slope' d + d' H d / 2 with d = x - center: where that is near, no
-    term is larger than f, while x' H x and b' x of data far from zero are large and cancel.
+    `value` expands f about a center: f(x) = level + slope' d + d' H d / 2 with d = x - center. For data far from zero,
+    x' H x and b' x are large and cancel, the terms of the expansion are not.
     """
 
-    # Shapes (dim, dim) and (dim,).
+    # H, (dim, dim), and b, (dim,).
     hessian: Any
     linear: Any
-    # Shapes (dim,), () and (dim,): a point, and the value and gradient there, as the rows have them; None where values
-    # are to be those of the rows.
+    # Center (dim,), value () and gradient (dim,) there, computed from rows. None: no closed form of the value.
     center: Any = None
     level: Any = None
     slope: Any = None
-    # Eigenvalues (dim,) and eigenvectors V (dim, dim) of the Hessian, and V' b (dim,); only where proximal steps need
-    # them, else None.
+    # Eigenvalues (dim,) and eigenvectors V (dim, dim) of H, and V' b (dim,), for proximal steps, else None.
     eigenvalues: Any = None
     eigenvectors: Any = None
     rotated: Any = None
@@ -54,33 +51,33 @@ class Quadratic(NamedTuple):
         return self.level + (self.slope + product(self.hessian, away, _FEW) / 2.0) @ away
 
     def from_center(self) -> Quadratic:
-        """The same but for a constant, values being told from the center's: of data far from zero that is large."""
+        """The same form minus its value at the center, which is large for data far from zero."""
         return self if self.center is None else self._replace(level=jnp.zeros_like(self.level))
 
     def proximal_point(self, strength: Array, center: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """argmin_x f(x) + strength |x - center|^2 / 2 of one agent, center - (H + strength I)^-1 (H center - b).
 
-        As what it is away from the center: (H + strength I)^-1 (strength center + b) has errors of the center's own
-        rounding, the same in every round, which add up over as many rounds as draws take to forget.
+        The equal form (H + strength I)^-1 (strength center + b) would round at the size of the center in every round,
+        and these errors accumulate over the chain's memory.
         """
         values, vectors = self.eigenvalues, self.eigenvectors
         inverse = 1.0 / (values + strength)
         if center.size > _FEWER:
             slope = values * product(vectors.T, center, _FEW) - self.rotated
             return center - product(vectors, inverse * slope, _FEW)
-        # a matrix and a vector of an agent, which all its chains share; the product is written out, as a sum over an
-        # axis would have the center made anew for each of its uses
+        # one matrix per agent, shared by its chains; an unrolled product, because a sum over an axis would recompute
+        # the center for each use
         matrix = jnp.sum(((values * inverse)[None] * vectors)[:, None] * vectors[None], axis=2)
         offset = jnp.sum((inverse * self.rotated)[None] * vectors, axis=1)
         rows = range(center.size)
         return jnp.stack([center[j] - (sum(matrix[j, k] * center[k] for k in rows) - offset[j]) for j in rows])
 
     def spread(self, strength: Array, normal: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """Of standard normal numbers a vector of one agent whose covariance is (H + strength I)^-1."""
+        """A vector with covariance (H + strength I)^-1 of one agent, from standard normal numbers."""
         return product(self.eigenvectors / jnp.sqrt(self.eigenvalues + strength)[None], normal, _FEW)
 
     def placed(self, origin: Float[Array, " dim"], factor: Float[Array, "dim dim"]) -> Quadratic:
-        """The form of one agent in z, x = origin + factor z, without eigenvectors; its center, if any, is z = 0."""
+        """The form of one agent in z, x = origin + factor z, without eigenvectors. Its center, if any, is z = 0."""
         hessian = factor.T @ self.hessian @ factor
         if self.center is None:
             return Quadratic(hessian, factor.T @ (self.linear - self.hessian @ origin))
@@ -90,14 +87,14 @@ class Quadratic(NamedTuple):
 
 
 def units_of(hessian: Float[np.ndarray, "*agent dim dim"]) -> Float[np.ndarray, "*agent dim"]:
-    """Units of the parameters in which the diagonal of a Hessian is one in size; 1 of a parameter that has none."""
+    """The units of parameters that scale a Hessian to unit diagonal. 1 for parameters without curvature."""
     root = np.sqrt(np.abs(np.diagonal(hessian, axis1=-2, axis2=-1)))
     return 1.0 / np.where(root > 0, root, 1.0)
 
 
 def minimum(hessian: Float[np.ndarray, "dim dim"], linear: Float[np.ndarray, " dim"]) -> np.ndarray | None:
-    """Where x' H x / 2 - b' x is least, (dim,); None where H is nearly singular."""
-    # columns may be in any units
+    """The minimum of x' H x / 2 - b' x, (dim,). None if H is nearly singular."""
+    # columns may have any units
     units = units_of(hessian)
     scaled = hessian * units[:, None] * units
     values = np.linalg.eigvalsh(scaled)
@@ -105,26 +102,26 @@ def minimum(hessian: Float[np.ndarray, "dim dim"], linear: Float[np.ndarray, " d
 
 
 def quadratic_likelihood(x: Float[Array, " dim"], shard: dict[str, Array]) -> Array:
-    """Log likelihood b' x - x' H x / 2 of a shard {"hessian": H, "linear": b}."""
+    """The log likelihood b' x - x' H x / 2 of a shard {"hessian": H, "linear": b}."""
     return shard["linear"] @ x - x @ shard["hessian"] @ x / 2.0
 
 
 def flat_prior(x: Float[Array, " dim"]) -> Array:
-    """Log density 0 everywhere."""
+    """The log density 0."""
     return jnp.zeros((), x.dtype)
 
 
 def with_eigenvectors(form: Quadratic) -> Quadratic:
-    """Quadratic forms of stacked agents with the eigenvectors of their Hessians, the same whoever else is stacked.
+    """Quadratic forms of stacked agents, with eigenvectors that do not depend on the other agents.
 
-    Draws by eigenvectors depend on which are chosen: on their signs, and on their rotation where eigenvalues coincide,
-    as a flat prior makes them where rows are few. LAPACK's choice turns on the last digits of the Hessian; this one,
-    fixed by what a random matrix is to the eigenspace, does not, so that all engines draw the same.
+    Draws depend on the signs of eigenvectors, and on their rotation if eigenvalues are equal, as with few rows under a
+    flat prior. LAPACK's choice depends on the last digits of the Hessian. Here, a fixed random matrix determines the
+    basis of each eigenspace, so that all engines draw the same.
 
     Raises
     ------
     ValueError
-        Parameters' units lie so far apart that the eigenvectors of an agent are not those of its Hessian.
+        Units of parameters differ so much that the eigenvectors of an agent are inaccurate.
     """
     values, vectors = np.linalg.eigh(form.hessian)
     dim = values.shape[1]
@@ -141,7 +138,7 @@ def with_eigenvectors(form: Quadratic) -> Quadratic:
 
 
 def _require_hessians(hessians: np.ndarray, values: np.ndarray, vectors: np.ndarray) -> None:
-    """Raise `ValueError` where eigenvectors of an agent are not those of its Hessian, in units of its diagonal."""
+    """Raise `ValueError` if an agent's eigendecomposition differs from its Hessian, in units of the diagonal."""
     units = units_of(hessians)
     found = vectors * values[:, None] @ vectors.swapaxes(1, 2)
     missed = np.abs((found - hessians) * units[:, :, None] * units[:, None]).max(axis=(1, 2))
@@ -149,7 +146,7 @@ def _require_hessians(hessians: np.ndarray, values: np.ndarray, vectors: np.ndar
         worst = int(np.argmax(missed))
         diagonal = np.abs(np.diagonal(hessians[worst]))
         raise ValueError(
-            "parameters have units too far apart: an agent's Hessian has diagonal entries from "
-            f"{diagonal.min():.3g} to {diagonal.max():.3g}, and its eigenvectors miss {missed[worst]:.1%} of it; take "
-            "whiten=True, or scale the columns"
+            "the units of the parameters differ too much: an agent's Hessian has diagonal entries from "
+            f"{diagonal.min():.3g} to {diagonal.max():.3g}, and its eigendecomposition is off by {missed[worst]:.1%}. "
+            "Use whiten=True, or scale the columns"
         )

@@ -1,4 +1,4 @@
-"""Pooled NUTS: the reference that draws from split data are compared with. It sees all data: a check, not a method."""
+"""Pooled NUTS, a reference for draws from split data. It needs all data in one place."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from ..base.compiler import compiled
 from ..base.memory import require_room
 from .posterior import Posterior
 
-# Bytes beside a draw: its key, whether it diverged, and its gradients.
+# Bytes per draw beside the position: key, divergence, number of gradients.
 _BESIDE = 13
-# Above this R-hat chains differ. Fewer draws than these tell nothing of it.
-_MOST_RHAT, _FEWEST = 1.05, 100
+# Largest R-hat without a warning.
+_MOST_RHAT = 1.05
+# Fewest draws for R-hat.
+_FEWEST = 100
 
 
 class NutsChain(NamedTuple):
@@ -30,7 +32,7 @@ class NutsChain(NamedTuple):
 
 
 def require_blackjax(purpose: str) -> None:
-    """Raise an `ImportError` that says which extra to install, before anything long starts."""
+    """Raise `ImportError` with the extra to install, if BlackJAX is missing."""
     try:
         import blackjax  # noqa: F401
     except ImportError as error:
@@ -46,7 +48,7 @@ def nuts_chain(
     warmup: int,
     dense: bool,
 ) -> NutsChain:
-    """One chain of BlackJAX's NUTS after its window adaptation; to be called inside compiled code."""
+    """One chain of BlackJAX's NUTS after window adaptation. Call it inside compiled code."""
     import blackjax
 
     adapt_key, draw_key = jax.random.split(key)
@@ -54,7 +56,7 @@ def nuts_chain(
         blackjax.nuts,
         logdensity,
         is_mass_matrix_diagonal=not dense,
-        # the whole history of the metric would be kept otherwise
+        # the default keeps the metric of every step
         adaptation_info_fn=lambda state, info, adaptation: info.num_integration_steps,
     )
     (state, parameters), steps = adaptation.run(adapt_key, start, warmup)
@@ -71,23 +73,23 @@ def nuts_chain(
 def nuts(
     post: Posterior, *, draws: int = 1000, warmup: int = 1000, chains: int = 4, seed: int = 0, dense: bool = True
 ) -> np.ndarray:
-    """Draw from the pooled posterior by BlackJAX's NUTS with its window adaptation, in double precision.
+    """Draws from the pooled posterior, by BlackJAX's NUTS with window adaptation in double precision.
 
     Parameters
     ----------
     post
-        The posterior; its shards are pooled on this machine.
+        The posterior. Its shards are pooled on this machine.
     draws, warmup, chains
-        Draws kept, and adaptation steps before them, in each chain.
+        Draws and adaptation steps of each chain, and the number of chains.
     seed
-        A whole number >= 0.
+        An integer >= 0.
     dense
-        Adapt a dense metric; else a diagonal one.
+        Whether to adapt a dense metric instead of a diagonal one.
 
     Returns
     -------
     np.ndarray
-        Shape (chain, draw, dim), in the parameters of `run.draws`, named by `run.names`.
+        Shape (chain, draw, dim), in the parameters of `run.draws`, with the names `run.names`.
 
     Warns
     -----
@@ -99,7 +101,7 @@ def nuts(
     ImportError
         BlackJAX is not installed.
     ValueError
-        A number is out of range, or memory does not hold the draws.
+        A number is out of range, or the draws do not fit in memory.
     """
     require_blackjax("pooled NUTS")
     from arviz_stats.base.array import array_stats
@@ -108,7 +110,7 @@ def nuts(
         whole_number(name, value, least)
         for name, value, least in (("draws", draws, 1), ("warmup", warmup, 0), ("chains", chains, 1))
     )
-    what = f"draws = {draws:,} in {chains:,} chains, of {post.dim:,} numbers, and a random key for each,"
+    what = f"draws = {draws:,} in {chains:,} chains, of {post.dim:,} numbers, and their random keys"
     numbers = post.dim * np.dtype(float).itemsize + _BESIDE
     require_room(what, float(draws) * chains * numbers, "draw fewer")
     post.require_unchanged()

@@ -12,60 +12,59 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from ..base.errors import DataError, told
+from ..base.errors import DataError, safe_text
 
-# Rows that are looked at at a time.
+# Rows per chunk in checks and checksums.
 _LOOKED_AT = 100_000
 
 
 class Extent(NamedTuple):
-    """Rows that shards are filled up to, and groups; None where they do not split, or have no groups."""
+    """Numbers of rows and groups that shards are padded to. None: shards do not split, or have no groups."""
 
     rows: int | None
     groups: int | None
 
 
-# A shard as the user gives it: a pytree of arrays, or a function or path that is read where the data lies.
+# A shard as the user gives it: a pytree of arrays, or a function or path to read later.
 Source = Any
-# Spacing of a float width at a column's numbers, in times the column's range, above which it is called coarse: of four
-# standard deviations it is a 25th of one, by which effects of the column shrink by a 7,000th (its square over 12).
+# Largest float spacing relative to a column's range. At a range of 4 sds it biases effects by (0.04^2)/12 = 1/7,500.
 _COARSE = 0.01
-# Shards by the number of the agent that owns them.
+# Shards by agent index.
 Shards = dict[int, Any]
 
 
 def is_unread(source: Source) -> bool:
-    """Whether a shard is a function or a file, to be read where it is needed, and not arrays."""
+    """Whether a shard is a function or a path, and not arrays."""
     return callable(source) or isinstance(source, str | os.PathLike)
 
 
 def read(source: Source, agent: int) -> PyTree:
-    """A shard as arrays of NumPy.
+    """A shard as NumPy arrays.
 
     Raises
     ------
     DataError
-        The function or the file failed; agent and cause are named, and nothing is quoted of the data.
+        The function or the file failed. The error names the agent and the cause and quotes no data.
     """
     if not is_unread(source):
         return jax.tree.map(_native, source)
     try:
         return jax.tree.map(_native, source() if callable(source) else _npz(Path(source).expanduser()))
     except Exception as error:
-        # nor is it chained: whoever prints this error would print the other one's text
-        raise DataError(f"the data of agent {agent} could not be read: {told(error)}") from None
+        # not chained: the cause's text may quote data
+        raise DataError(f"the data of agent {agent} could not be read: {safe_text(error)}") from None
 
 
 def _native(leaf: Any) -> np.ndarray:
-    """As an array in this machine's order of bytes, which JAX asks for."""
+    """A leaf as an array in native byte order, which JAX requires."""
     array = np.asarray(leaf)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _npz(path: Path) -> PyTree:
-    """The pair (X, y) of a file that holds these two, else all its arrays by name."""
+    """The pair (X, y) of a file with exactly these arrays, else a dict of all its arrays."""
     try:
-        # a pickle could run anything, and a shard is arrays
+        # unpickling could run any code
         found = np.load(path, allow_pickle=False)
         if not isinstance(found, np.lib.npyio.NpzFile):
             raise DataError(f"{path} must be an .npz file, found a single array")
@@ -74,13 +73,13 @@ def _npz(path: Path) -> PyTree:
     except (DataError, OSError):
         raise
     except Exception as error:
-        # what its readers say may quote what they read
+        # the text of other errors may quote data
         raise DataError(f"{path} must be an .npz file of numbers, found {type(error).__name__}") from None
     return (arrays["X"], arrays["y"]) if set(arrays) == {"X", "y"} else arrays
 
 
 def check_leaves(shards: Shards) -> None:
-    """Raise `ValueError` unless all shards are finite numbers in rows of the same columns."""
+    """Raise `ValueError` unless all shards hold finite numbers and have the same structure and columns."""
     first, reference = next(iter(shards.items()))
     structure: Any = jax.tree.structure(reference)
     if structure.num_leaves == 0:
@@ -89,7 +88,7 @@ def check_leaves(shards: Shards) -> None:
     for agent, shard in shards.items():
         if jax.tree.structure(shard) != structure:
             raise ValueError(
-                f"shards must be built alike: agent {agent} has {jax.tree.structure(shard)}, "
+                f"shards must have one structure: agent {agent} has {jax.tree.structure(shard)}, "
                 f"agent {first} has {structure}"
             )
         for leaf, trailing in zip(jax.tree.leaves(shard), columns, strict=True):
@@ -108,7 +107,7 @@ def check_leaves(shards: Shards) -> None:
 
 
 def require_finite(agent: int, leaf: np.ndarray) -> None:
-    """Raise `ValueError` where an array holds NaN or infinity, looked for in some rows at a time: they may be many."""
+    """Raise `ValueError` if an array holds NaN or infinity. Rows are checked in chunks to save memory."""
     for place, piece in enumerate(_pieces(np.atleast_1d(leaf))):
         wrong = ~np.isfinite(piece)
         if wrong.any():
@@ -118,9 +117,9 @@ def require_finite(agent: int, leaf: np.ndarray) -> None:
 
 
 def checksum(source: Source) -> int:
-    """A number that changes where the arrays that a shard was given as are changed in place, or their file is written.
+    """A checksum of a shard's arrays, or of its file's modification time and size. 0 for functions and missing files.
 
-    It reads no file; 0 of a function, and of a file that is gone.
+    It reads no file.
     """
     if is_unread(source):
         return 0 if callable(source) else _written(source)
@@ -130,7 +129,7 @@ def checksum(source: Source) -> int:
             found = zlib.crc32(repr(_written(leaf.filename)).encode(), found)
         elif isinstance(leaf, np.ndarray):
             rows = np.atleast_1d(leaf)
-            # as it lies in memory, or some rows at a time, so that a large array is never copied whole
+            # in memory order or in chunks, so that large arrays are never copied whole
             pieces = [rows.T] if rows.flags.f_contiguous else _pieces(rows)
             for piece in pieces:
                 found = zlib.crc32(np.ascontiguousarray(piece).data, found)
@@ -138,7 +137,7 @@ def checksum(source: Source) -> int:
 
 
 def _written(path: Any) -> int:
-    """When a file was last written, in nanoseconds, and with how many bytes, in one number."""
+    """A hash of a file's modification time and size. 0 for a missing file."""
     try:
         status = Path(path).expanduser().stat()
     except (OSError, TypeError):
@@ -151,7 +150,7 @@ def _pieces(rows: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def row_counts(shards: Shards) -> np.ndarray:
-    """The number of rows of each shard; `ValueError` where its arrays do not agree on one."""
+    """The number of rows of each shard; `ValueError` if its arrays differ in rows."""
     sizes = []
     for agent, shard in shards.items():
         if any(leaf.ndim == 0 for leaf in jax.tree.leaves(shard)):
@@ -164,20 +163,20 @@ def row_counts(shards: Shards) -> np.ndarray:
 
 
 def check_one_shape(shards: Shards) -> None:
-    """Raise `ValueError` unless all shards have the same shapes, as they must where they do not split into rows."""
+    """Raise `ValueError` unless all shards have the same shapes, which shards that do not split need."""
     first, reference = next(iter(shards.items()))
     expected = [leaf.shape for leaf in jax.tree.leaves(reference)]
     for agent, shard in shards.items():
         found = [leaf.shape for leaf in jax.tree.leaves(shard)]
         if found != expected:
             raise ValueError(
-                "a scalar log_likelihood needs shards of one shape (return one number a row to allow unequal "
+                "a scalar log_likelihood needs shards of one shape (return one number per row to allow unequal "
                 f"shards): agent {agent} has {found}, agent {first} has {expected}"
             )
 
 
 def coarse_column(rows: PyTree, width: Any) -> str:
-    """A column of stacked rows that a narrower float width has coarsely beside its own range, in words; else empty."""
+    """A warning about a column of stacked rows that a narrower dtype rounds coarsely relative to its range, or ""."""
     for path, leaf in jax.tree.leaves_with_path(rows):
         if leaf.dtype.kind != "f" or leaf.dtype.itemsize <= np.dtype(width).itemsize or leaf.ndim < 2:
             continue
@@ -188,20 +187,19 @@ def coarse_column(rows: PyTree, width: Any) -> str:
         if share[worst] > _COARSE:
             return (
                 f"column {worst} of the rows{jax.tree_util.keystr(path)} has numbers up to {high[worst]:.6g}, which "
-                f"{np.dtype(width)} rounds to multiples of {spacing[worst]:.2g}, and a range of "
-                f"{high[worst] - low[worst]:.2g} only: draws by rounds may be off. Take an origin nearer to the data, "
-                'or double precision: jax.config.update("jax_enable_x64", True)'
+                f"{np.dtype(width)} rounds to multiples of {spacing[worst]:.2g}, and a range of only "
+                f"{high[worst] - low[worst]:.2g}: draws of round-based methods may be biased. Shift the column towards "
+                'zero, or use double precision: jax.config.update("jax_enable_x64", True)'
             )
     return ""
 
 
 def padded(shards: Shards, rows: int | None) -> PyTree:
-    """Shards stacked on a leading agent axis, filled up to so many rows; as they are where they do not split."""
+    """Shards stacked on a leading agent axis, padded to a number of rows. None: no padding."""
     if rows is None:
         return jax.tree.map(lambda *leaves: np.stack(leaves), *shards.values())
 
-    # Padding repeats the last real row: a value the likelihood is known to accept, so that
-    # the gradient under the mask is never 0 * inf.
+    # padding repeats the last row, at which the likelihood is finite: masked gradients are never 0 * inf
     def pad(*leaves: np.ndarray) -> np.ndarray:
         return np.stack([leaf[np.minimum(np.arange(rows), len(leaf) - 1)] for leaf in leaves])
 

@@ -1,4 +1,4 @@
-"""Initial positions: one point for all, one for each agent, or draws from a Gaussian."""
+"""Initial positions: one point for all agents, one per agent, or draws from a Gaussian."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def starting_law(init: Any, post: Posterior) -> tuple[np.ndarray, np.ndarray | N
     Parameters
     ----------
     init
-        None (the posterior's own init), an array of shape (dim,) or (agent, dim), a `Gaussian` that every agent
-        draws from on its own, or a sequence of one `Gaussian` an agent.
+        None (the posterior's own init), an array of shape (dim,) or (agent, dim), a `Gaussian` from which every agent
+        draws independently, or a sequence of one `Gaussian` per agent.
     post
-        The posterior whose agents and parameters these must fit.
+        The posterior.
 
     Returns
     -------
     means, factors
-        Shapes (agent, dim) and (agent, dim, dim), or None for `factors` where the start is not random; in the
-        coordinates of the posterior.
+        Shapes (agent, dim) and (agent, dim, dim), in the coordinates of the posterior. `factors` is None if the start
+        is not random.
 
     Raises
     ------

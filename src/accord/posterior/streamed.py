@@ -1,4 +1,4 @@
-"""Totals over rows that memory does not hold: they are read in chunks, once for each total."""
+"""Totals over rows that do not fit in memory. Each total reads them once, in chunks."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from .potential import Potential, Shard
 from .shards import Shards, padded, row_counts
 from .totals import TotalsHere, parts_of, sums_rows
 
-# Share of the machine's memory up to which rows are held.
+# Largest share of the machine's memory for rows.
 _HELD = 0.25
-# Bytes of a chunk, of all agents together.
+# Bytes per chunk of all agents together.
 _CHUNK = 64_000_000
 
 
 def bytes_of(shards: Shards, rows: int) -> int:
-    """Bytes of shards that are filled up to so many rows each; of numbers as wide as the first one's."""
+    """Size in bytes of shards padded to a number of rows, assuming the dtypes of the first shard."""
     first = next(iter(shards.values()))
     return rows * len(shards) * sum(leaf[:1].nbytes for leaf in jax.tree.leaves(first))
 
 
 def is_large(shards: Shards, rows: int) -> bool:
-    """Whether shards, filled up to so many rows, take more memory than can be spared."""
+    """Whether padded shards exceed their share of memory."""
     return bytes_of(shards, rows) > _HELD * memory_bytes()
 
 
 def require_memory_for(shards: Shards, rows: int) -> None:
-    """Raise `ValueError` where memory cannot hold shards that are filled up to so many rows."""
+    """Raise `ValueError` if shards padded to a number of rows do not fit in memory twice."""
     take, there = bytes_of(shards, rows), memory_bytes()
-    # what is filled up, and what is on the device
+    # the padded copy and the device's copy
     if 2 * take > there:
         raise ValueError(
-            f"the rows of {len(shards):,} agents, {rows:,} each, take {human_bytes(take)}, and what works on them has "
-            f"them twice; this machine has {human_bytes(int(there))} of memory. Importance(), ChEES(), loo and "
-            "leave_out read them in chunks; for all else spread the agents over machines, or give them fewer rows"
+            f"the rows of {len(shards):,} agents, {rows:,} each, take {human_bytes(take)}, and two copies of them do "
+            f"not fit: this machine has {human_bytes(int(there))} of memory. Importance(), ChEES(), loo and leave_out "
+            "read rows in chunks. For anything else, spread the agents over machines, or give them fewer rows"
         )
 
 
 class TotalsInChunks(TotalsHere):
-    """Totals over agents whose rows are too many to be held, such as arrays of `numpy.load(path, mmap_mode="r")`.
+    """Totals over rows that do not fit in memory, such as arrays of `numpy.load(path, mmap_mode="r")`.
 
-    Each total reads them once, a chunk of every agent's at a time, the next one while this one is worked on.
+    Each total reads the rows once, in chunks of every agent's rows. A thread reads the next chunk during a computation.
 
     Parameters
     ----------
     potential
-        A posterior's, in the user's parameters; its log likelihood has one number a row.
+        A posterior's potential in the user's parameters, with a rowwise log likelihood.
     shards
-        Arrays of NumPy by agent.
+        NumPy arrays by agent.
     """
 
     def __init__(self, potential: Potential, shards: Shards) -> None:
@@ -64,18 +64,18 @@ class TotalsInChunks(TotalsHere):
         longest = int(self.rows.max())
         rows = min(longest, max(1, _CHUNK // bytes_of(shards, 1)))
         self.parts = parts_of(rows)
-        # parts alike
+        # a multiple of the number of parts
         self.size = self.parts * -(-rows // self.parts)
         self.chunks = -(-longest // self.size)
         self.potential = potential.divided(self.chunks)
 
     def _chunks(self, function: Callable[..., PyTree]) -> Iterator[Shard]:
-        """All chunks, each read while the one before is worked on."""
+        """The chunks of rows, each read during the computation with the one before."""
         if not sums_rows(function):
             name = getattr(function, "__name__", type(function).__name__)
             raise ValueError(
-                f"{name} is no sum over rows that may be taken some at a time (mark it with `of_rows` if it is), and "
-                f"memory does not hold all {self.rows.sum():,} rows at once"
+                f"{name} is not marked as a sum over rows, and all {self.rows.sum():,} rows at once do not fit in "
+                "memory. Mark it with `of_rows` if it can be added up over chunks of rows"
             )
         with ThreadPoolExecutor(1) as reader:
             following = reader.submit(self._chunk, 0)
@@ -91,7 +91,7 @@ class TotalsInChunks(TotalsHere):
         first = number * self.size
 
         def cut(leaf: np.ndarray) -> np.ndarray:
-            # of an agent that has no row left its last one, which does not count
+            # an agent without rows in this chunk repeats its last row, as padding
             return leaf[min(first, len(leaf) - 1) : first + self.size]
 
         some = {agent: jax.tree.map(cut, shard) for agent, shard in self.source.items()}

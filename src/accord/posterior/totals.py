@@ -1,4 +1,4 @@
-"""Totals: sums over all agents of functions of their data, of which nothing but the sum is heard."""
+"""Totals: sums over all agents of functions of their data. Callers see only the sum."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ from .coordinates import Coordinates, place_shard
 from .masks import Masks, Words, added, decoded, encoded
 from .potential import Potential, Shard
 
-# Points that an agent evaluates at a time, at most, and numbers, one for each row and point, that are held then: at
-# most, and where agents are taken one after another and rows in parts, so that the processor's caches hold them.
-AT_ONCE, _NUMBERS, _IN_CACHE = 128, 1_000_000, 2**18
-# Programs at a time, beside the first: while the cores of one wait for each other, those of another have work.
+# Default and largest batch size over points.
+AT_ONCE = 128
+# Largest number of (row, point) pairs in a batch of one agent.
+_NUMBERS = 1_000_000
+# Number of (row, point) pairs that fit into the processor's caches.
+_IN_CACHE = 2**18
+# Threads for batches after the first. Two programs at a time keep all cores busy.
 _AT_A_TIME = 2
-# Numbers of rows times positions in a program below which threads would cost more than they save.
+# Smallest number of data values times points in a batch for which threads save time.
 _WORTH_THREADS = 2**16
-# Pieces from which on few points are worth a program of their own, which does not fill them up with others.
+# Number of cache-sized pieces from which on a few points get a smaller batch instead of padding.
 _MANY_PIECES = 16
 
 F = TypeVar("F", bound=Callable[..., PyTree])
@@ -38,15 +41,15 @@ F = TypeVar("F", bound=Callable[..., PyTree])
 
 @runtime_checkable
 class Totals(Protocol):
-    """The sum over all agents of `function(potential, shard, *arguments)`, as arrays of NumPy.
+    """The sum over all agents of `function(potential, shard, *arguments)`, as NumPy arrays.
 
-    It is a function of a module that JAX can trace, and runs in the float width of a run. `coordinates` are those that
-    potential and shard are to be in, where they are not the user's.
+    `function` is a module-level function that JAX can trace. It runs in the float width of the run. With `coordinates`,
+    the potential and the shard are functions of these coordinates instead of the user's parameters.
 
-    Many positions go in one message: with `points`, shape (point, dim), it is the sum of
-    `function(potential, shard, point, *arguments)` for each of them, on a leading axis. Agents evaluate some of them at
-    a time, `at_once` at most, by a program that is the same however many points there are. What can be made anew
-    anywhere (`__array__`) is sent to other machines as it is, and becomes an array there.
+    With `points`, shape (point, dim), one message carries the sums of `function(potential, shard, point, *arguments)`
+    at all points, on a leading axis. Agents evaluate the points in padded batches of at most `at_once`, so that one
+    program serves any number of points. `points` may also be an object with `__array__`: it is sent to other machines
+    as it is, and becomes an array there.
     """
 
     def __call__(
@@ -65,24 +68,24 @@ _MARK = "sums_rows"
 
 
 def of_rows(function: F) -> F:
-    """Mark a function as a sum over an agent's rows, of which it may be given some at a time, and the prior.
+    """Mark a function as additive over an agent's rows, so that it can be evaluated in chunks of rows.
 
-    It is called with some of the rows and as large a part of the prior, and what it returns is added up: so are values
-    and derivatives of the potential.
+    Each chunk has some of the rows and the same share of the log prior. The results of all chunks are added. Values and
+    derivatives of the potential are additive.
     """
     vars(function)[_MARK] = True
     return function
 
 
 def sums_rows(function: Callable[..., PyTree]) -> bool:
-    """Whether a function is marked as a sum over rows."""
+    """Whether a function is marked with `of_rows`."""
     return getattr(function, _MARK, False)
 
 
 def parts_of(rows: int) -> int:
-    """Parts of so many rows of an agent, of which functions that are marked as sums over rows are given one at a time.
+    """Number of parts to split an agent's rows into, for functions marked with `of_rows`.
 
-    Large ones: where few rows at a time are multiplied, threads wait for each other more than they multiply.
+    A part and AT_ONCE points fill the processor's caches. With smaller parts, threads mostly wait for each other.
     """
     return ceil(rows * AT_ONCE / _IN_CACHE)
 
@@ -93,21 +96,21 @@ class TotalsHere:
     Parameters
     ----------
     potential, shards
-        A posterior's, in the user's parameters: its `potential` and what `stacked` returns.
+        A posterior's `potential` and the result of `stacked`, in the user's parameters.
     parts
-        Parts of as many rows each that shards are taken in where functions allow that; memory then holds what one part
-        is worth, which the processor's caches may hold too.
+        Number of equal parts of each shard's rows. Functions marked with `of_rows` are evaluated one part at a time,
+        which saves memory and uses the processor's caches.
     """
 
     def __init__(self, potential: Potential, shards: Shard, parts: int = 1) -> None:
         self.potential, self.shards, self.parts = potential, shards, parts
 
     def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
-        """The sum over these agents."""
+        """The sum over the agents in this process."""
         return self._made(_total, function, arguments, 0, **options)
 
     def each(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
-        """What is summed: these agents' own, on a leading axis."""
+        """The summands of the agents in this process, on a leading axis."""
         return self._made(_each, function, arguments, 1, **options)
 
     def _made(
@@ -118,20 +121,20 @@ class TotalsHere:
         axis: int,
         **options: Any,
     ) -> PyTree:
-        """The sum of what a program says of each piece; what it says of many points has them on this axis."""
+        """The sum of a program's results over all chunks of rows; `axis` is the axis of points in a result."""
         parts = self.parts if sums_rows(function) else 1
         found: PyTree = None
         for shards in self._chunks(function):
             at_once, together = _at_once(shards, parts, **options)
-            said = partial(program.of(at_once), function, together, parts, self.potential, shards)
+            run = partial(program.of(at_once), function, together, parts, self.potential, shards)
             held = sum(np.size(leaf) for leaf in jax.tree.leaves(shards.rows))
             spread = at_once * held >= _WORTH_THREADS
-            some = self._over_points(said, arguments, axis, spread, **{**options, "at_once": at_once})
+            some = self._over_points(run, arguments, axis, spread, **{**options, "at_once": at_once})
             found = some if found is None else jax.tree.map(np.add, found, some)
         return found
 
     def _chunks(self, function: Callable[..., PyTree]) -> Iterator[Shard]:
-        """What the rows come in, for a function that is given all chunks: here one."""
+        """The chunks of rows: here a single one."""
         yield self.shards
 
     def _over_points(
@@ -144,19 +147,19 @@ class TotalsHere:
         points: ArrayLike | None = None,
         at_once: int = AT_ONCE,
     ) -> PyTree:
-        """What a program says, of some points at a time, which become one axis again; `spread` over threads."""
+        """A program's results at all points, evaluated in batches, in several threads with `spread`."""
         if points is None:
             return jax.tree.map(np.asarray, program(coordinates, None, arguments))
         points = np.asarray(points)
         blocks = -(-len(points) // at_once)
-        # as many in the last block as in any other: one program does for all
+        # padding: all blocks use one program
         rest = np.repeat(points[-1:], blocks * at_once - len(points), axis=0)
         parts = np.concatenate([points, rest]).reshape(blocks, at_once, -1)
 
         def at(part: np.ndarray) -> PyTree:
             return jax.tree.map(np.asarray, program(coordinates, part, arguments))
 
-        # it returns when it is compiled, before its numbers are there
+        # returns after compilation, before the computation ends
         first = program(coordinates, parts[0], arguments)
         workers = ThreadPoolExecutor(_AT_A_TIME)
         found: list[PyTree] = [first]
@@ -166,7 +169,7 @@ class TotalsHere:
                 let_through()
                 found.append(one)
         finally:
-            # none of them runs on after an interrupt
+            # no program keeps running after an interrupt
             workers.shutdown(cancel_futures=True)
             jax.block_until_ready(first)
 
@@ -180,7 +183,7 @@ class TotalsHere:
 def _at_once(
     shards: Shard, parts: int, *, points: ArrayLike | None = None, at_once: int = AT_ONCE, **_: Any
 ) -> tuple[int, int]:
-    """Points at which a piece of the rows is evaluated at a time, and of how many agents a piece has some rows."""
+    """The batch size over points, and the number of agents in a piece of the data."""
     agents = shards.size.shape[0]
     rows = max([1, *(leaf.shape[1] // parts for leaf in jax.tree.leaves(shards.rows) if leaf.ndim > 1)])
     if points is None:
@@ -189,34 +192,32 @@ def _at_once(
         at_once = min(at_once, 2 ** ceil(log2(max(1, len(np.asarray(points))))))
     at_once = min(at_once, 2 ** floor(log2(max(1.0, _NUMBERS / rows))))
     fit = max(1, _IN_CACHE // (rows * at_once))
-    # pieces alike
+    # pieces of nearly equal size
     return at_once, ceil(agents / ceil(agents / fit))
 
 
 class ConsensusTotals:
     """Totals by gossip: each agent averages with its neighbours until all agree to a precision.
 
-    What comes back is the sum as the first agent has it.
-
     Parameters
     ----------
     here
-        All agents.
+        Totals over all agents.
     averaging
-        How they agree.
+        The averaging method.
 
     Attributes
     ----------
     apart
-        How far agents' own sums of the first number at points were apart, at most, when they were asked for last: of F,
-        how far their log densities are.
+        The largest difference between agents' sums of the first number at any point of the last call with points. For
+        F, the difference between the agents' log densities.
     """
 
     def __init__(self, here: TotalsHere, averaging: Averaging) -> None:
         self.here, self.averaging, self.apart = here, averaging, 0.0
 
     def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
-        """The sum, as the first agent has it."""
+        """The first agent's estimate of the sum."""
 
         def agreed(leaf: np.ndarray) -> np.ndarray:
             own = np.asarray(leaf, np.float64)
@@ -229,26 +230,26 @@ class ConsensusTotals:
 
 
 class MaskedTotals:
-    """Totals of words that each agent masks before anybody else has them; see `masks`.
+    """Totals of words that each agent masks before sending; see `masks`.
 
-    Sums miss the exact ones by at most num_agents * 2^-65 and by rounding to double precision. They come back as
-    doubles where these are enabled, else in the types that the function returns.
+    Sums are exact up to num_agents * 2^-65 and rounding to double precision. Their dtype is double precision if it is
+    enabled, else the dtype of the function's result.
 
     Parameters
     ----------
     here
-        The agents whose data lies in this process.
+        Totals over the agents in this process.
     masks
-        Theirs, in the same order; they have agreed on keys with those of all other agents.
+        The masks of these agents, in the same order, after key agreement with all other agents.
     gathered
-        `gathered(count, words)`: the sum over all processes of their words, of the sum with this number; None: there is
-        no other process.
+        `gathered(count, words)`: the words of sum number `count`, summed over all processes. None: this is the only
+        process.
 
     Raises
     ------
     ArithmeticError
-        When called: some agents have numbers that are NaN, infinite, or not below 2^62 / num_agents in size. Who that
-        is is not known, and nothing of the sum is.
+        When called: some agents have numbers that are NaN, infinite, or not below 2^62 / num_agents in size. The sum
+        and the names of these agents stay unknown.
     RuntimeError
         When called: the masks did not cancel.
     """
@@ -264,13 +265,13 @@ class MaskedTotals:
         return self.numbered(None, function, *arguments, **options)
 
     def numbered(self, count: int | None, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
-        """The sum with a number, which no sum before may have had; None: the next one."""
+        """The sum over all agents, with an unused sequence number `count`. None: the next number."""
         leaves: list[np.ndarray]
         treedef: Any
         leaves, treedef = jax.tree.flatten(self.here.each(function, *arguments, **options))
         num_agents = self.masks[0].num_agents
         plain = [encoded([leaf[row] for leaf in leaves], num_agents) for row in range(len(self.masks))]
-        # sums of several threads, one after another
+        # one sum at a time
         with self._lock:
             self._count = self._count + 1 if count is None else count
             words = added(*(own.masked(self._count, one) for own, one in zip(self.masks, plain, strict=True)))
@@ -281,7 +282,7 @@ class MaskedTotals:
 
 
 def masked_here(here: TotalsHere, num_agents: int) -> MaskedTotals:
-    """Masked totals over agents that all have their data in this process, each with keys of its own."""
+    """Masked totals over agents whose data lies in this process. Each agent has its own keys."""
     masks = [Masks(agent, num_agents) for agent in range(num_agents)]
     publics = [one.public for one in masks]
     for one in masks:
@@ -294,7 +295,7 @@ _program = partial(Program, static=("function", "together", "parts"))
 
 @_program
 def _total(function: Callable[..., PyTree], together: int, parts: int, *arguments: Any) -> PyTree:
-    """The sum over agents of what a function says of them; arguments as `_over_pieces` has them."""
+    """The sum of a function over agents. `arguments` as in `_over_pieces`."""
 
     def add(sums: PyTree, first: Array, found: PyTree) -> PyTree:
         return jax.tree.map(lambda total, leaf: total + leaf.sum(axis=0), sums, found)
@@ -306,7 +307,7 @@ def _total(function: Callable[..., PyTree], together: int, parts: int, *argument
 def _each(
     function: Callable[..., PyTree], together: int, parts: int, potential: Potential, shards: Shard, *arguments: Any
 ) -> PyTree:
-    """What a function says of each agent, on a leading axis."""
+    """A function's value for each agent, on a leading axis."""
 
     def add(own: PyTree, first: Array, found: PyTree) -> PyTree:
         return jax.tree.map(lambda whole, leaf: whole.at[first + np.arange(together)].add(leaf), own, found)
@@ -326,10 +327,10 @@ def _over_pieces(
     points: Float[Array, "point dim"] | None,
     arguments: tuple[Any, ...],
 ) -> PyTree:
-    """What a function says of pieces of the data, so many agents and one of so many parts of their rows each, added up.
+    """A function's values for pieces of the data, accumulated by `add`.
 
-    `add(sums, first, found)` adds what is found of the agents from the first one on, on a leading axis; sums have
-    `kept` leading axes in its place.
+    A piece has one of `parts` parts of the rows of `together` agents. `add(sums, first, found)` adds the values `found`
+    of the agents from index `first` on, shape (together, ...), to `sums`, shape (*kept, ...).
     """
     num_agents = shards.size.shape[0]
     divided = potential.divided(parts)
@@ -341,17 +342,17 @@ def _over_pieces(
             return function(moved, own, *arguments)
         return jax.vmap(lambda x: function(moved, own, x, *arguments))(points)
 
-    # traced once, though it is asked for its shapes too
+    # jit: one trace serves eval_shape and the loop
     @jax.jit
     def of(piece: Array) -> tuple[Array, PyTree]:
-        # the last piece has as many agents as any other, and those that were counted before count as nothing
+        # the last piece overlaps the one before: agents that were counted there add zero
         begun = piece // parts * together
         first = jnp.minimum(begun, num_agents - together)
         new = first + np.arange(together) >= begun
         found = _of_each(one, _some(shards, first, together, piece % parts, parts))
 
         def counted(leaf: Array) -> Array:
-            # truths are counted, and whole numbers as wide as their sum
+            # booleans become integers, and integers get the dtype of their sum
             wide = leaf.astype(jax.eval_shape(jnp.sum, leaf).dtype)
             return jnp.where(new.reshape(-1, *(1,) * (leaf.ndim - 1)), wide, 0)
 
@@ -366,7 +367,7 @@ def _over_pieces(
 
 
 def _of_each(function: Callable[[Shard], PyTree], shards: Shard) -> PyTree:
-    """A function of each agent, on a leading axis; products for one alone take longer where they have that axis too."""
+    """A function's values for stacked agents. A single agent runs without `vmap`, which slows matrix products."""
     if shards.size.shape[0] > 1:
         return jax.vmap(function)(shards)
     alone = function(jax.tree.map(lambda leaf: leaf[0], shards))
@@ -374,7 +375,7 @@ def _of_each(function: Callable[[Shard], PyTree], shards: Shard) -> PyTree:
 
 
 def _some(shards: Shard, first: Array, agents: int, part: Array, parts: int) -> Shard:
-    """A part of the rows of so many agents from the first on."""
+    """One part of the rows of `agents` agents, from index `first` on."""
     here = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, agents), shards)
     if parts == 1:
         return here

@@ -1,4 +1,4 @@
-"""Checks of the functions that a posterior is declared by."""
+"""Checks of the functions of a posterior."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from jaxtyping import PyTree
 from ..base.compiler import compiled
 from ..base.widths import in_doubles
 
-# Rows that are looked at to tell whether they depend on one another.
+# Number of rows in the test of their independence.
 _LOOKED_AT = 32
 
 
 def returned(name: str, function: Callable[..., Any], *arguments: PyTree) -> PyTree:
-    """What a user's function returns, `jax.ShapeDtypeStruct`; `TypeError` where it is none that JAX can trace."""
+    """The shape and dtype of a function's result, `jax.ShapeDtypeStruct`; `TypeError` if JAX cannot trace it."""
     try:
         return in_doubles(lambda: jax.eval_shape(function, *arguments))
     except jax.errors.JAXTypeError as error:
         raise TypeError(
-            f"{name} must be written in jax.numpy, for JAX to trace it: jnp.exp and not np.exp or SciPy, jnp.where and "
-            f"not if, no float() of parameters or rows ({type(error).__name__}, whose line is above)"
+            f"{name} must be written in jax.numpy, so that JAX can trace it: use jnp.exp instead of np.exp or SciPy, "
+            f"jnp.where instead of if, and no float() of parameters or rows ({type(error).__name__}, see above)"
         ) from error
 
 
@@ -35,14 +35,14 @@ def _of(function: Partial, params: PyTree, shard: PyTree) -> PyTree:
 
 
 def check_prior(log_prior: Partial, params: PyTree) -> None:
-    """Raise `ValueError` unless the log prior is one number."""
+    """Raise `ValueError` unless the log prior returns a scalar."""
     shape = getattr(returned("log_prior", log_prior, params), "shape", None)
     if shape != ():
         raise ValueError(f"log_prior must return one number, a scalar; found shape {shape}: sum over parameters")
 
 
 def check_rows_alone(log_likelihood: Partial, params: PyTree, shard: PyTree, agent: int) -> None:
-    """Raise `ValueError` where numbers of rows change when another is left out: shards are padded with rows."""
+    """Raise `ValueError` if the value of a row depends on other rows. Padding would then change the likelihood."""
     count = len(jax.tree.leaves(shard)[0])
     if count < 2:
         return
@@ -53,17 +53,17 @@ def check_rows_alone(log_likelihood: Partial, params: PyTree, shard: PyTree, age
         return np.asarray(in_doubles(partial(_of, log_likelihood, params, first)))
 
     whole, part = of_first(some), of_first(some - 1)
-    # rounding of another order of additions is far below this
+    # far above rounding
     if not np.allclose(whole[:-1], part, rtol=1e-3, atol=1e-3, equal_nan=True):
         raise ValueError(
-            f"log_likelihood must give each row a number that depends on no other row: of agent {agent} they change by "
-            f"up to {np.nanmax(np.abs(whole[:-1] - part)):.3g} when the last row is left out. Centre or scale columns "
-            "before, or return their sum"
+            f"log_likelihood must return for each row a number that does not depend on other rows: at agent {agent} "
+            f"numbers change by up to {np.nanmax(np.abs(whole[:-1] - part)):.3g} without the last row. Centre or scale "
+            "columns beforehand, or return the sum over rows"
         )
 
 
 def is_rowwise(log_likelihood: Partial, params: PyTree, shard: PyTree) -> bool:
-    """Whether a log likelihood gives one number a row; `ValueError` where it gives neither that nor one number."""
+    """Whether a log likelihood returns one number per row, not a scalar; `ValueError` if it returns neither."""
     shape = returned("log_likelihood", log_likelihood, params, shard)
     if not hasattr(shape, "shape"):
         raise ValueError(f"log_likelihood must return one array, found {type(shape).__name__}")
@@ -73,5 +73,5 @@ def is_rowwise(log_likelihood: Partial, params: PyTree, shard: PyTree) -> bool:
     if len(leading) == 1 and shape.shape == leading:
         return True
     raise ValueError(
-        f"log_likelihood must return one number a row, shape {leading}, or a scalar; found shape {shape.shape}"
+        f"log_likelihood must return one number per row, shape {leading}, or a scalar; found shape {shape.shape}"
     )

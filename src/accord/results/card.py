@@ -1,4 +1,4 @@
-"""A run as a card in a notebook."""
+"""The HTML card that a notebook shows for a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from ..base.page import bullets, number, paragraph, table
 from .certificate import Certificate
 
-# Parameters that a card shows.
+# Largest number of parameters in a card.
 SHOWN = 20
 _FORMATS = {"ess": ",.0f", "rhat": ".3f"}
 _HEADINGS = {"ess": "ESS", "rhat": "R-hat"}
@@ -22,7 +22,10 @@ def card(
     names: Sequence[str],
     columns: Mapping[str, np.ndarray],
 ) -> str:
-    """A line, what the certificate says, and a table of the first parameters' `columns`, each (parameter,)."""
+    """HTML of a run: `line`, the verdict of the certificate and a table of the first `SHOWN` parameters.
+
+    `columns` maps statistics to arrays, (parameter,).
+    """
     parts = [f"<strong>{title}</strong>", paragraph(line)]
     if certificate is not None:
         parts.append(paragraph("Certified." if certificate.holds else "Not certified:"))
@@ -36,6 +39,6 @@ def card(
         rows.append([name, *map(number, cells)])
     parts.append(table(head, rows))
     if len(names) > SHOWN:
-        parts.append(paragraph(f"and {len(names) - SHOWN} parameters more: run.summary() has them"))
-    parts.append(paragraph("run.summary() warns of draws that are not to be relied on; accord.report writes a page."))
+        parts.append(paragraph(f"{len(names) - SHOWN} more parameters: see run.summary()"))
+    parts.append(paragraph("run.summary() also warns about unreliable draws. accord.report writes a report."))
     return "".join(parts)

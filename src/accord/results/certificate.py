@@ -1,26 +1,30 @@
-"""Certificates of weighted points: what was checked, what was found, what is allowed."""
+"""Certificates of draws: named checks with the value found and its limit."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-# The check that a run lacks which was interrupted.
+import numpy as np
+
+# Name of the only check of an interrupted run.
 INTERRUPTED = "interrupted"
+# Checks whose limit is a smallest value. All other limits are largest values.
+_AT_LEAST = ("effective draws", "energy fraction")
 
 
 class Check(NamedTuple):
-    """One thing that was looked at.
+    """One check of a certificate.
 
     Parameters
     ----------
     name
-        What it is.
+        Name of the check.
     found, allowed
-        The number found, and the largest or smallest that is allowed.
+        The value found and its limit, infinite if the check has no numeric limit.
     holds
-        Whether it is.
+        Whether the check passed.
     text
-        A sentence for people: the number, what it means, and a remedy where it does not hold.
+        A sentence with the value, its meaning and, if the check failed, a remedy.
     """
 
     name: str
@@ -29,27 +33,61 @@ class Check(NamedTuple):
     holds: bool
     text: str
 
+    @property
+    def result(self) -> str:
+        """Either "passed" or "failed"."""
+        return "passed" if self.holds else "failed"
+
+    @property
+    def number(self) -> str:
+        """The value found, as text."""
+        return _short(self.found)
+
+    @property
+    def limit(self) -> str:
+        """The limit as text, such as "at most 0.5"; empty if the limit is infinite."""
+        if not np.isfinite(self.allowed):
+            return ""
+        return f"at {'least' if self.name in _AT_LEAST else 'most'} {_short(self.allowed)}"
+
 
 class Certificate(NamedTuple):
-    """All checks of a run's weights; draws are certified where every one of them holds."""
+    """All checks of a run's draws. The draws are certified if every check passed."""
 
     checks: tuple[Check, ...]
 
     @property
     def holds(self) -> bool:
-        """Whether all checks hold."""
+        """Whether every check passed."""
         return all(check.holds for check in self.checks)
 
     @property
     def why(self) -> str:
-        """Why it does not hold, in sentences; empty where it does."""
+        """The sentences of the failed checks; empty if every check passed."""
         return "; ".join(check.text for check in self.checks if not check.holds)
 
+    @property
+    def verdict(self) -> str:
+        """Either "Certified" or "Not certified", with the number of checks that passed."""
+        passed = sum(check.holds for check in self.checks)
+        return f"{'Certified' if self.holds else 'Not certified'}: {passed} of {len(self.checks)} checks passed"
+
+    def __repr__(self) -> str:
+        names, numbers = ([getattr(c, field) for c in self.checks] for field in ("name", "number"))
+        lines = [
+            f"  {c.result}  {c.name:{max(map(len, names))}}  {c.number:>{max(map(len, numbers))}}  {c.limit}".rstrip()
+            for c in self.checks
+        ]
+        return "\n".join([self.verdict, *lines])
+
     def __str__(self) -> str:
-        lines = [f"{'ok ' if c.holds else 'NO '} {c.name}: {c.text}" for c in self.checks]
-        return "\n".join(["certified" if self.holds else "not certified", *lines])
+        return "\n".join([self.verdict, *(f"  {c.result}  {c.name}: {c.text}" for c in self.checks)])
 
 
 def interrupted(what: str) -> Certificate:
-    """That of draws which were there when somebody pressed Ctrl-C."""
-    return Certificate((Check(INTERRUPTED, 0.0, 0.0, False, f"interrupted: the {what} were not checked"),))
+    """The certificate of draws that were interrupted by Ctrl-C and not checked."""
+    return Certificate((Check(INTERRUPTED, 0.0, np.inf, False, f"interrupted: the {what} were not checked"),))
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if 1000 <= abs(value) < np.inf else f"{value:.3g}"

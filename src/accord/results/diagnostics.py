@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-# Weights of which none is above so many times their mean are harmless whatever their tail looks like.
+# Ratio of the largest to the mean weight below which weights are harmless, whatever their tail.
 BOUNDED = 5.0
-# Largest Pareto k of squared distances from a mean: above it a standard deviation has no reliable error.
+# Largest Pareto k of squared deviations from the mean for which a standard deviation has a reliable error.
 SQUARES_K = 0.7
-# What a normal distribution's quartiles are apart, in standard deviations.
+# Interquartile range of a normal distribution, in standard deviations.
 QUARTILES = 1.349
-# Draws below which a tail has too few to fit anything to.
+# Smallest number of draws to which tails are fitted.
 _FEWEST_FOR_TAILS = 100
 
 
 def statistics(draws: np.ndarray) -> dict[str, np.ndarray]:
-    """Columns of the summary from draws of shape (chain, draw, dim)."""
+    """Columns of the summary table, each (dim,), of draws (chain, draw, dim)."""
     draws = draws.astype(np.float64)
     low, high = np.quantile(draws, [0.05, 0.95], axis=(0, 1))
     ess, rhat = diagnostics(draws)
@@ -30,15 +30,15 @@ def statistics(draws: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def diagnostics(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bulk ESS and R-hat by parameter, each (dim,), from draws of shape (chain, draw, dim); NaN where there is none."""
+    """Bulk ESS and R-hat of draws (chain, draw, dim), each (dim,); NaN if undefined."""
     from arviz_stats.base.array import array_stats
 
     draws = draws.astype(np.float64)
     ess, rhat = np.full((2, draws.shape[2]), np.nan)
-    # both need at least four draws a chain that differ, and R-hat two chains
+    # ESS and R-hat need four draws per chain that are not all equal, and R-hat two chains
     varied = np.flatnonzero(np.ptp(draws, axis=1).min(axis=0) > 0)
     if draws.shape[1] >= 4 and varied.size:
-        # where half a chain has not moved there is nothing to divide by
+        # half a chain without movement has variance 0
         with np.errstate(divide="ignore", invalid="ignore"):
             ess[varied] = array_stats.ess(draws[..., varied], chain_axis=0, draw_axis=1)
             if draws.shape[0] > 1:
@@ -47,10 +47,10 @@ def diagnostics(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pareto_k(draws: np.ndarray) -> np.ndarray:
-    """How heavy the heavier tail of each parameter's draws is, (dim,), from draws of shape (chain, draw, dim).
+    """Pareto k of the heavier tail of each parameter, (dim,), from draws (chain, draw, dim).
 
-    The shape k of a generalised Pareto distribution fitted to the furthest draws (Vehtari et al. 2024): moments from
-    the (1 / k)-th on are infinite, the variance where k is above 1/2. NaN below 100 draws, or where they are alike.
+    The shape k of a generalised Pareto distribution fitted to the furthest draws (Vehtari et al. 2024). Moments of
+    order 1 / k and above are infinite, so the variance is infinite if k > 1/2. NaN below 100 draws or if all are equal.
     """
     draws = draws.astype(np.float64)
     k = np.full(draws.shape[2], np.nan)
@@ -61,28 +61,28 @@ def pareto_k(draws: np.ndarray) -> np.ndarray:
 
 
 def pareto(log_weights: np.ndarray) -> float:
-    """The Pareto k of some log weights, shape (point,); -inf where none is far above their mean."""
+    """Pareto k of log weights (point,); -inf if no weight is far above the mean weight."""
     weights = np.exp(log_weights - log_weights.max())
     if np.count_nonzero(weights) < 25:
         return np.inf
-    # many weights near a largest one look like a heavy tail to the fit, and are the lightest that there is
+    # the fit mistakes many weights near the largest one for a heavy tail
     if weights.mean() * BOUNDED >= 1.0:
         return -np.inf
-    # a tail that hangs on one point may overflow, and is as heavy as can be
+    # a tail that rests on one point may overflow
     k = _heaviness(weights[None], "right")
     return np.inf if np.isnan(k) else k
 
 
 def _heaviness(draws: np.ndarray, tail: str) -> float:
-    """The Pareto k of one tail, of numbers (chain, draw); -inf where all in it are alike, NaN if none fits."""
+    """Pareto k of one tail of numbers (chain, draw); -inf if all values in the tail are equal, NaN if no fit exists."""
     from arviz_stats.base.array import array_stats
 
     with np.errstate(all="ignore"):
         try:
-            # of three times the root of the number of draws, dependent as they may be
+            # r_eff=1: the tail has 3 sqrt(draws) values, also for autocorrelated draws
             k = float(array_stats.pareto_khat(draws, chain_axis=0, draw_axis=1, r_eff=1.0, tail=tail))
         except ValueError as error:
-            # ArviZ says so of no other fault, and how many are in a tail is its own affair
+            # ArviZ has no exception class of its own for this case
             if "tail values are the same" not in str(error):
                 raise
             return -np.inf
@@ -90,12 +90,12 @@ def _heaviness(draws: np.ndarray, tail: str) -> float:
 
 
 def good_k(draws: int) -> float:
-    """The largest Pareto k with which so many draws are enough to smooth weights by (Vehtari et al. 2024)."""
+    """The largest Pareto k for which this number of draws suffices to smooth weights (Vehtari et al. 2024)."""
     return min(1.0 - 1.0 / np.log10(draws), 0.7)
 
 
 def efficiency(draws: np.ndarray) -> float:
-    """Effective draws of means per draw, the mean over parameters, of draws (chain, draw, dim); 1 of a single chain."""
+    """Relative ESS of means, averaged over parameters, of draws (chain, draw, dim); 1 for a single chain."""
     from arviz_stats.base.array import array_stats
 
     varied = draws[..., np.ptp(draws, axis=(0, 1)) > 0].astype(np.float64)

@@ -1,4 +1,4 @@
-"""Findings about a run: the bias that its method's law predicts, and its draws beside F and its gradient."""
+"""Findings about a run: predicted bias, measured temperature and tests of the draws against F and its gradient."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Examination = Callable[[np.ndarray], "Findings"]
 
 
 class Expected(NamedTuple):
-    """Bias that a method's exact law predicts on the Gaussian nearest to the posterior, by parameter of the user.
+    """Bias that a method's exact law predicts on the Gaussian nearest to the posterior, by user parameter.
 
     Parameters
     ----------
     mean, sd
-        Errors of the agents' means in posterior standard deviations, and their standard deviations over the
-        posterior's, shape (agent, dim).
+        Errors of the agents' means in posterior standard deviations, and ratios of the agents' standard deviations to
+        the posterior's, shape (agent, dim).
     average_mean, average_sd
-        The same of the agents' average, shape (dim,).
+        The same for the average over agents, shape (dim,).
     """
 
     mean: np.ndarray
@@ -29,23 +29,23 @@ class Expected(NamedTuple):
 
 
 class Balance(NamedTuple):
-    """Draws beside the gradient of F, by parameter of the user, and beside F itself.
+    """Tests of draws against F and its gradient, by user parameter.
 
-    Under exp(-F / T) the mean of `h(u) g - T h'(u)` is 0 for any function h of bounded growth (Stein's identity;
-    integrate by parts). Here u is a parameter, centred and in about its standard deviations, and g the slope of F in
-    the direction in which that parameter moves with all others as a Gaussian's do, which for a Gaussian is u itself.
+    Under exp(-F / T) the mean of `h(u) g - T h'(u)` is 0 for any function h of bounded growth (Stein's identity, by
+    integration by parts). Here u is a parameter, centred and scaled to about standard deviation 1. g is the slope of F
+    along the regression of all parameters on u, which equals u for a Gaussian.
 
     Parameters
     ----------
     off, error
-        Means that should be 0, and their Monte Carlo errors, shape (feature, dim), for the functions `FEATURES`.
+        Means that should be 0 and their Monte Carlo errors, shape (feature, dim), for each function in `FEATURES`.
     batches
-        Batches of draws that the errors are from.
+        Number of batches of draws from which the errors are estimated.
     rise, allowed
-        How far F is above its mean at the draw where it is highest, and how far it may be for so many draws.
+        The largest F of a draw minus the mean F, and its limit for this number of draws.
     modes, mass
-        Other modes, of which no draw is, in the user's parameters, (mode, dim), and their masses relative to that of
-        the draws by Laplace's approximation, (mode,). Empty, too, where nobody looked.
+        Modes that contain no draw, in user parameters, (mode, dim), and their masses relative to the mass of the
+        mode with the draws, by Laplace's approximation, (mode,). Empty if none was found or none was searched for.
     """
 
     off: np.ndarray
@@ -58,7 +58,7 @@ class Balance(NamedTuple):
 
 
 class Feature(NamedTuple):
-    """A function h of a standardised parameter, and its derivative."""
+    """A function h of a standardised parameter and its derivative."""
 
     function: Callable[[np.ndarray], np.ndarray]
     slope: Callable[[np.ndarray], np.ndarray]
@@ -72,8 +72,8 @@ def _square_of_sech(u: np.ndarray) -> np.ndarray:
     return 1.0 - np.square(np.tanh(u))
 
 
-# The first sees standard deviations, the second those of the bulk, whatever the tails, the third means and skewness. A
-# constant sees nothing: steps along a gradient make its mean 0 however long they are.
+# Sensitive to, in order: standard deviations, standard deviations of the bulk, and means with skewness. A constant is
+# useless, as gradient steps of any length make its mean 0.
 FEATURES = (Feature(lambda u: u, np.ones_like), Feature(np.tanh, _square_of_sech), Feature(_log_cosh, np.tanh))
 
 
@@ -83,19 +83,19 @@ class Findings(NamedTuple):
     Parameters
     ----------
     expected
-        What to expect of its method, or None.
+        Predicted bias of the method, or None if unknown.
     reason
-        Why that is None, else empty.
+        Why `expected` is None; else empty.
     target_temperature
-        The temperature that the method samples at; at 0 it only optimises.
+        Temperature of the method. At 0 the method only optimises.
     temperature, temperature_error
-        The temperature of the average's draws and its Monte Carlo error, NaN where it was not measured.
+        Temperature of the average's draws and its Monte Carlo error; NaN if not measured.
     agreeing
-        Whether the method brings its agents to agree, so that their distance from one another is an error.
+        Whether the method drives its agents to consensus, so that distances between agents are errors.
     left_out
-        What `expected` leaves out, the noise of minibatches, and what to do about it, in a sentence; else empty.
+        A sentence about the minibatch noise that `expected` leaves out, with a remedy; else empty.
     balance
-        The draws beside F and its gradient, or None where nobody looked.
+        Tests of the draws against F and its gradient, or None if they were not run.
     """
 
     expected: Expected | None = None
@@ -109,17 +109,17 @@ class Findings(NamedTuple):
 
     @property
     def measured(self) -> bool:
-        """Whether the temperature of the draws is known, and says something of every agent's."""
+        """Whether the temperature of the draws is known and applies to every agent."""
         return bool(np.isfinite(self.temperature) and np.isfinite(self.temperature_error)) and self.agreeing
 
 
-UNKNOWN = Findings(reason="nothing is known of the law of these draws")
+UNKNOWN = Findings(reason="the law of these draws is unknown")
 
 
 def recalled(findings: Findings, average: np.ndarray) -> Findings:
-    """Findings that were made before."""
+    """Return stored findings: the `Examination` of a run that was examined before."""
     return findings
 
 
-# Largest error of an agent's mean and standard deviation that is allowed where none is given, in posterior deviations.
+# Default tolerance for errors of an agent's mean and standard deviation, in posterior standard deviations.
 TOLERANCE = 0.05

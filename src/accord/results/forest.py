@@ -1,4 +1,4 @@
-"""Forest plots: lines of means with their intervals."""
+"""Forest plots: one line per parameter with its mean and two intervals."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import numpy as np
 
 from ..base.figures import COLORS, INK, SOFT
 
-# Inches of a line, and of what stands above and below all lines.
-LINE, EDGES = 0.21, 0.55
+# Height of a line, in inches.
+LINE = 0.21
+# Height above and below all lines, in inches.
+EDGES = 0.75
 
 
 def forest(
@@ -20,33 +22,37 @@ def forest(
     inner: np.ndarray,
     outer: np.ndarray,
 ) -> None:
-    """Means with two intervals each, from top to bottom.
+    """Draw means with two intervals each, from top to bottom.
 
     Parameters
     ----------
     ax
-        Axes of matplotlib.
+        Matplotlib axes.
     names
-        Of the lines.
+        Names of the lines.
     mean
-        A number of each, (line,).
+        Means, (line,).
     inner, outer
-        Ends of their intervals, (2, line): the thick line and the thin one.
+        Ends of the thick and of the thin interval, (2, line).
     """
     place = np.arange(len(names))
     ax.hlines(place, *outer, color=COLORS["blue"], linewidth=1.2)
     ax.hlines(place, *inner, color=COLORS["blue"], linewidth=3.5)
     ax.plot(mean, place, "o", color=COLORS["blue"], markeredgecolor=COLORS["blue"], markersize=4.5)
     ax.axvline(0.0, color=SOFT, linewidth=0.8, linestyle="--")
+    ax.set(xlabel="value", ylabel="parameter")
     lines(ax, names)
 
 
 def of_one_size(reach: np.ndarray, most: int) -> list[list[int]]:
-    """Lines in groups that one axis shows: of sizes (line,) within a factor of twenty, and no more than so many."""
+    """Group lines by magnitude for plots with a common axis.
+
+    Magnitudes `reach`, (line,), differ by a factor of at most 20 within a group. A group has at most `most` lines.
+    """
     reach = np.maximum(reach, np.finfo(float).tiny)
     of_line, largest = np.zeros(len(reach), dtype=int), np.inf
     for place in np.argsort(-reach, kind="stable"):
-        # what is far smaller than the largest of a group begins another
+        # far smaller than the largest line of the group: start a new group
         if 20.0 * reach[place] < largest:
             largest, own = reach[place], place
         of_line[place] = own
@@ -55,7 +61,7 @@ def of_one_size(reach: np.ndarray, most: int) -> list[list[int]]:
 
 
 def lines(ax: Any, names: Sequence[str]) -> None:
-    """Name the lines of a plot, from top to bottom."""
+    """Label the lines of a plot, from top to bottom."""
     ax.set_yticks(range(len(names)), [shortened(name) for name in names], parse_math=False, color=INK)
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.grid(False, axis="y")
@@ -63,5 +69,5 @@ def lines(ax: Any, names: Sequence[str]) -> None:
 
 
 def shortened(name: str, most: int = 28) -> str:
-    """A name that fits beside a drawing; the page has it in full."""
+    """A name cut in the middle to at most `most` characters."""
     return name if len(name) <= most else f"{name[: most - 10]}…{name[-9:]}"

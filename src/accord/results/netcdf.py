@@ -1,4 +1,4 @@
-"""A run as an ArviZ DataTree and as a netCDF file, which may come from a stranger."""
+"""Runs as ArviZ DataTrees and netCDF files. Files may come from untrusted sources and are validated."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-# Attributes of the saved tree that rebuild a run; all that is kept of a method or network is in `settings`.
+# Version of the file format.
 FORMAT = "accord-run-4"
-# Attribute of the digest.
+# Name of the digest's attribute.
 _DIGEST = "sha256"
-# Bytes that the arrays of a file may declare, in sizes of the file. accord stores arrays whole and uncompressed, and
-# dimensions without values, which are declared and not stored, are a small part of them.
+# Largest ratio of declared bytes to the size of the file. accord stores arrays whole and uncompressed. Only dimensions
+# without values are declared but not stored, and they are small.
 _MOST_DECLARED = 2
-# Bytes that an attribute of several texts may take: each of them may be as long as the file.
+# Largest size of an attribute with several texts, in bytes. Each text may be as long as the file.
 _MOST_TEXTS = 2**30
-# Characters of an attribute: names of two million parameters fit, and JSON makes at most a gigabyte of it.
+# Largest length of an attribute. Two million names fit, and parsed JSON takes at most a gigabyte.
 _MOST_CHARACTERS = 2**25
-# Attributes in which netCDF keeps references.
+# Attributes in which netCDF stores references.
 _REFERENCES = ("DIMENSION_LIST", "REFERENCE_LIST")
-# Types of settings that summaries, reports and questions to agents read.
+# Types of the settings that summaries, reports and queries of agents read.
 _SETTINGS: dict[str, type] = {
     "sites": list, "sds": dict, "method": str, "network": str, "chosen": str, "local": str,
     "masks": bool, "nodes": int, "seed": int,
@@ -47,11 +47,10 @@ _SETTINGS: dict[str, type] = {
 def dataset(
     draws: np.ndarray, names: Sequence[str], variables: Sequence[tuple[str, tuple[int, ...]]], agents: Sequence[Any]
 ) -> xr.Dataset:
-    """Draws (chain, draw, dim), or (chain, draw, agent, dim), as ArviZ names them.
+    """A dataset of draws (chain, draw, dim) or (chain, draw, agent, dim) in ArviZ's layout.
 
-    A variable whose numbers have names of their own, such as coefficients of columns, becomes one variable for each of
-    them. One whose numbers are `x[0, 1]` keeps its shape, and one whose numbers are `x[some label]` has one axis of
-    labels.
+    A variable with elements such as `x[0, 1]` keeps its shape. A variable with elements such as `x[some label]` gets
+    one axis of labels. A variable with other names of elements, such as columns, is split into scalars.
     """
     import xarray as xr
 
@@ -75,33 +74,33 @@ def dataset(
 
 
 def _safe(name: str) -> str:
-    """A name without the stroke that parts groups of a tree."""
+    """A name without "/", which separates groups of a tree."""
     return name.replace("/", "\u2215")
 
 
 def flatten(dataset: xr.Dataset, lead: int) -> np.ndarray:
-    """All variables of a dataset side by side, (..., dim), after its `lead` leading axes."""
+    """All variables of a dataset, flattened after the first `lead` axes and concatenated, (..., dim)."""
     arrays = [array.values.reshape(*array.shape[:lead], -1) for array in dataset.data_vars.values()]
     return np.concatenate(arrays, axis=-1)
 
 
 def points_of(dataset: xr.Dataset) -> Points:
-    """Weighted points of a file's group."""
+    """The weighted points in a group of a file."""
     positions, log_density, log_proposal = (dataset[k].values for k in ("positions", "log_density", "log_proposal"))
     return Points(positions, log_density, log_proposal, dataset["values"].values if "values" in dataset else positions)
 
 
 def unconstrained_of(dataset: xr.Dataset, agents: int) -> Unconstrained:
-    """Draws as methods move, of a file's group; without those of agents where they are all the average's."""
+    """The unconstrained draws in a group of a file. If it has no draws of agents, they are the average's."""
     names, average = tuple(map(str, dataset["parameter"].values)), dataset["average"].values
     kept = dataset["agents"].values if "agents" in dataset else for_all(average, agents)
     return Unconstrained(names, average, kept)
 
 
 def write(tree: xr.DataTree, path: Path, mode: int = 0o666) -> None:
-    """Write a tree and its digest to a file that is whole or not there, with permissions that the umask restricts."""
+    """Write a tree and its digest atomically, with permissions `mode` restricted by the umask."""
     tree.attrs[_DIGEST] = digest(tree)
-    # in memory: HDF5 ends the process where it cannot close a file, as on a full disk
+    # HDF5 aborts the process if it cannot close a file, for example on a full disk, so write to memory first
     whole = io.BytesIO()
     tree.to_netcdf(whole, engine="h5netcdf")
     write_whole(path, whole.getbuffer(), mode)
@@ -113,7 +112,7 @@ def read(path: str | os.PathLike[str]) -> xr.DataTree:
     Raises
     ------
     FileNotFoundError, ValueError
-        There is no such file, or it cannot be read, or it holds something that `write` does not write; it is named.
+        There is no such file, it cannot be read, or it contains something that `write` does not write.
     """
     import xarray as xr
 
@@ -126,12 +125,12 @@ def read(path: str | os.PathLike[str]) -> xr.DataTree:
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {file}") from None
     except PermissionError:
-        raise PermissionError(f"{file} may not be read") from None
+        raise PermissionError(f"no permission to read {file}") from None
     except Exception as error:
-        # HDF5, h5netcdf and xarray have exceptions of their own for a file that is torn or none of theirs
-        raise ValueError(f"{file} is not a whole netCDF file") from error
+        # HDF5, h5netcdf and xarray raise many exceptions for damaged and foreign files
+        raise ValueError(f"{file} is not a complete netCDF file") from error
     if problem:
-        raise ValueError(f"{file} is not a run written by accord: {problem}; get the file that `run.save` wrote")
+        raise ValueError(f"{file} is not a run written by accord: {problem}; use the file that `run.save` wrote")
     if tree.attrs.get("format") != FORMAT:
         found = _short(tree.attrs.get("format"))
         raise ValueError(f"{file} is not a run written by accord, or by another version (format {found}, not {FORMAT})")
@@ -139,7 +138,7 @@ def read(path: str | os.PathLike[str]) -> xr.DataTree:
 
 
 def _problems(path: str) -> Iterator[str]:
-    """What an HDF5 file holds besides plain arrays and texts of its own; arrays are not read for it."""
+    """Problems of an HDF5 file: content other than plain arrays and texts. Arrays are not read."""
     import h5py
 
     size, declared = os.path.getsize(path), 0
@@ -152,17 +151,17 @@ def _problems(path: str) -> Iterator[str]:
         for taken in _bytes_of(part):
             declared += taken
             if declared > _MOST_DECLARED * size:
-                yield f"its arrays and texts up to {place} take more than {_MOST_DECLARED} times its {size:,} bytes"
+                yield f"arrays and texts up to {place} take more than {_MOST_DECLARED} times its {size:,} bytes"
 
     with h5py.File(path, "r") as file:
         met = {_address(file)}
         yield from inside(file, "/")
-        # no group of a run holds another group, but for the root
+        # only the root contains groups
         for group in (file, *(part for part in _parts(file) if isinstance(part, h5py.Group))):
             for name in group:
                 place = _short(f"{group.name.rstrip('/')}/{name}")
                 if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                    yield f"{place} is a link to another place"
+                    yield f"{place} is a link"
                 part = group[name]
                 if _address(part) in met:
                     yield f"{place} is a second name of another part"
@@ -173,7 +172,7 @@ def _problems(path: str) -> Iterator[str]:
 
 
 def _parts(group: h5py.Group) -> Iterator[Any]:
-    """The parts that a group holds by itself."""
+    """The parts of a group that are no links."""
     import h5py
 
     for name in group:
@@ -182,31 +181,31 @@ def _parts(group: h5py.Group) -> Iterator[Any]:
 
 
 def _address(part: Any) -> int:
-    """Where in its file a part begins."""
+    """The address of a part in its file."""
     import h5py
 
     return int(h5py.h5o.get_info(part.id).addr)
 
 
 def _of_array(array: h5py.Dataset) -> Iterator[str]:
-    """What is wrong with an array before it is read."""
+    """Problems of an array, found without reading it."""
     import h5py
 
     if array.is_virtual or array.external:
-        yield "keeps its values in another file"
+        yield "stores its values in another file"
     if array.id.get_create_plist().get_nfilters():
         yield "is compressed or filtered"
     is_text = h5py.check_string_dtype(array.dtype) is not None
     if array.shape is None or (array.dtype.kind not in "biuf" and not (is_text and array.ndim == 1)):
-        yield "holds neither numbers nor a list of texts"
+        yield "contains neither numbers nor a list of texts"
     if any(len(scales) != 1 for scales in array.dims) and not array.is_scale:
-        yield "has an axis without a dimension, or with several"
+        yield "has an axis with no dimension or several dimensions"
 
 
 def _bytes_of(part: Any) -> Iterator[int]:
-    """The bytes that a part takes in memory: each text among its attributes, and what an array declares and each text.
+    """Bytes of a part in memory: texts of its attributes, declared bytes of an array and its texts.
 
-    Many texts of a crafted file may share one place, so that all together are longer than the file.
+    In a crafted file many texts may share one address, so that together they are longer than the file.
     """
     import h5py
 
@@ -225,7 +224,7 @@ def _bytes_of(part: Any) -> Iterator[int]:
 
 
 def _of_attributes(part: Any, size: int) -> Iterator[str]:
-    """What is wrong with attributes, before they are read, in a file of `size` bytes."""
+    """Problems of attributes in a file of `size` bytes, found without reading them."""
     import h5py
 
     for name in part.attrs:
@@ -234,7 +233,7 @@ def _of_attributes(part: Any, size: int) -> Iterator[str]:
         text = h5py.check_string_dtype(found.dtype)
         is_long = text is not None and text.length is None and count > 1 and count * size > _MOST_TEXTS
         if name in _REFERENCES and is_array:
-            # `_of_array` counts the first; the second is not read
+            # `_of_array` checks DIMENSION_LIST, and REFERENCE_LIST is not read
             is_plain = found.dtype.kind in "OV" and text is None
         else:
             is_plain = (found.dtype.kind in "biuf" or text is not None) and not is_long
@@ -243,13 +242,13 @@ def _of_attributes(part: Any, size: int) -> Iterator[str]:
 
 
 def _short(name: object) -> str:
-    """A name of somebody's in an error: without control characters, and not long."""
+    """An untrusted name for an error message, without control characters and at most 80 characters long."""
     text = repr(name)
     return text if len(text) <= 80 else f"{text[:76]}...{text[-1]}"
 
 
 def digest(tree: xr.DataTree) -> str:
-    """SHA-256 of all that a tree holds: its attributes, but the digest itself, and the arrays of all groups."""
+    """SHA-256 of a tree: attributes, except the digest itself, and arrays of all groups."""
     found = hashlib.sha256()
     for node in sorted(tree.subtree, key=lambda node: node.path):
         attrs = {str(name): np.asarray(value).ravel().tolist() for name, value in node.attrs.items() if name != _DIGEST}
@@ -270,44 +269,44 @@ def require_digest(tree: xr.DataTree, path: str | os.PathLike[str]) -> None:
     """Raise `ValueError` if a tree has changed since `write` wrote it; warn if it was written without a digest."""
     if _DIGEST not in tree.attrs:
         warnings.warn(
-            f"{os.fspath(path)} has no digest: another program or an earlier accord wrote it, and changes to it since "
-            "cannot be noticed. Load it only if you trust it, and save the run again to add a digest",
+            f"{os.fspath(path)} has no digest: another program or an earlier accord wrote it, and later changes cannot "
+            "be detected. Load it only if you trust it, and save the run again to add a digest",
             stacklevel=4,
         )
     elif tree.attrs[_DIGEST] != digest(tree):
         raise ValueError(
-            f"{os.fspath(path)} has changed since it was saved: its SHA-256 digest is another one. Get the file anew "
-            "from whoever saved it"
+            f"{os.fspath(path)} has changed since it was saved: its SHA-256 digest does not match. Get a new copy of "
+            "the file"
         )
 
 
 def parsed(attrs: Mapping[Any, Any], name: str, kind: type) -> Any:
-    """The value of a type that an attribute holds as JSON.
+    """The value of a JSON attribute, of type `kind`.
 
     Raises
     ------
     ValueError
-        It is missing, too long, no JSON, nested too deeply, or of another type.
+        The attribute is missing, too long, no JSON, nested too deeply, or of another type.
     """
     text = attrs.get(name)
     if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
-        raise ValueError(f"its attribute {name} is missing, no text, or longer than {_MOST_CHARACTERS:,} characters")
+        raise ValueError(f"attribute {name} is missing, no text, or longer than {_MOST_CHARACTERS:,} characters")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"its attribute {name} is no JSON, or nested too deeply") from error
+        raise ValueError(f"attribute {name} is no JSON, or nested too deeply") from error
     if not isinstance(found, kind):
-        raise ValueError(f"its attribute {name} holds no {kind.__name__}")
+        raise ValueError(f"attribute {name} is no {kind.__name__}")
     return found
 
 
 def variables_of(attrs: Mapping[Any, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Names and shapes of variables, from the attributes of a file."""
+    """Names and shapes of variables in the attributes of a file."""
     return tuple((str(name), tuple(map(int, shape))) for name, shape in parsed(attrs, "variables", list))
 
 
 def certificate_of(attrs: Mapping[Any, Any]) -> Certificate | None:
-    """The certificate, from the attributes of a file; None where it has none."""
+    """The certificate in the attributes of a file; None if there is none."""
     if not attrs.get("certificate"):
         return None
     kinds = (str, float | int, float | int, bool, str)
@@ -315,16 +314,16 @@ def certificate_of(attrs: Mapping[Any, Any]) -> Certificate | None:
     for check in checks:
         is_check = isinstance(check, list) and len(check) == len(kinds)
         if not is_check or not all(map(isinstance, check, kinds)):
-            raise ValueError("its certificate holds something else than checks")
+            raise ValueError("its certificate contains something other than checks")
     if not checks:
-        raise ValueError("its certificate has no check")
+        raise ValueError("its certificate has no checks")
     return Certificate(tuple(Check(*check) for check in checks))
 
 
 def require_whole(run: Any) -> None:
-    """Raise `ValueError` unless the parts of a `Run` that was read fit one another."""
+    """Raise `ValueError` unless the parts of a `Run` from a file are consistent."""
     if run.average.ndim != 3 or 0 in run.average.shape:
-        raise ValueError(f"its draws are of shape {run.average.shape}")
+        raise ValueError(f"its draws have shape {run.average.shape}")
     (chains, draws, dim), kept = run.average.shape, run.agents.size
     free = len(run.names) if run.unconstrained is None else len(run.unconstrained.names)
     sent = run.traffic.bytes_sent
@@ -358,59 +357,59 @@ def require_whole(run: Any) -> None:
             want in (None, found) for found, want in zip(array.shape, shape, strict=True)
         )
         if not fits or array.dtype.kind not in "biuf":
-            raise ValueError(f"its {name} are of shape {array.shape} and type {array.dtype}, which does not fit")
+            raise ValueError(f"its {name} have shape {array.shape} and type {array.dtype}, which does not fit")
     if not all(isinstance(name, str) for name in run.names) or sum(_sizes(run.variables)) != len(run.names):
-        raise ValueError("its names are no texts, or not those of its variables")
+        raise ValueError("its names are no texts, or do not fit its variables")
     agents = run.agents.tolist()
     if run.agents.dtype.kind not in "iu" or len(set(agents)) < kept or not all(0 <= n < sent.size for n in agents):
-        raise ValueError(f"its kept agents are not different ones of {sent.size}")
+        raise ValueError(f"its kept agents are not distinct numbers below {sent.size}")
     if not all(0 <= agent < sent.size for edge in run.info.edges or () for agent in edge):
-        raise ValueError(f"its network joins others than its {sent.size} agents")
+        raise ValueError(f"its network has edges to other agents than its {sent.size}")
     _require_settings(run)
     if run.certificate is not None and run.certificate.holds:
         _require_finite(run)
 
 
 def _sizes(variables: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[int]:
-    """How many numbers each variable has."""
+    """The number of elements of each variable."""
     return (int(np.prod(shape, dtype=object)) for _, shape in variables)
 
 
 def _require_settings(run: Any) -> None:
-    """Raise `ValueError` where settings that are read again have another type."""
+    """Raise `ValueError` if a setting that accord reads has the wrong type."""
     settings, names = run.settings, run.settings.get("sites") or []
     for name, kind in _SETTINGS.items():
         if settings.get(name) is not None and not isinstance(settings[name], kind):
-            raise ValueError(f"its setting {name} is of type {type(settings[name]).__name__}")
+            raise ValueError(f"setting {name} has type {type(settings[name]).__name__}")
     if not all(isinstance(name, str) for name in names) or (names and run.agents.max(initial=0) >= len(names)):
-        raise ValueError("its setting sites has no name for each agent")
+        raise ValueError("setting sites has no name for each agent")
     if not all(isinstance(sd, float | int) for sd in (settings.get("sds") or {}).values()):
-        raise ValueError("its setting sds has values that are no numbers")
+        raise ValueError("setting sds has values that are no numbers")
 
 
 def _require_finite(run: Any) -> None:
-    """Raise `ValueError` where draws or weights of a run that says it is certified are not finite."""
+    """Raise `ValueError` if draws or weights of a certified run are not finite."""
     arrays = {"draws": run.average, "draws of agents": run.kept}
     if run.unconstrained is not None:
         arrays |= {"unconstrained draws": run.unconstrained.average}
     if run.points is not None:
         density = run.points.log_density
         arrays |= {"points": run.points.positions, "log proposals": run.points.log_proposal}
-        # a density may be 0
+        # a log density of -inf is valid
         arrays |= {"log densities": np.where(np.isneginf(density), 0.0, density)}
     for name, array in arrays.items():
         count = int(array.size - np.isfinite(array).sum())
         if count:
-            raise ValueError(f"its certificate holds, and {count:,} numbers of its {name} are not finite")
+            raise ValueError(f"it is certified, but {count:,} numbers of its {name} are not finite")
 
 
 def as_text(settings: Mapping[str, Any]) -> str:
-    """A run's settings as one JSON text, in which numbers stay numbers; what JSON does not know becomes text."""
+    """Settings of a run as JSON. NumPy scalars become numbers, and other unknown types become texts."""
     return json.dumps(settings, default=lambda value: value.item() if isinstance(value, np.generic) else str(value))
 
 
 def as_tree(findings: Findings, names: tuple[str, ...]) -> xr.DataTree:
-    """Findings as a group of a file."""
+    """Findings as a group for a file."""
     import xarray as xr
 
     arrays: dict[str, Any] = {}
@@ -436,7 +435,7 @@ def as_tree(findings: Findings, names: tuple[str, ...]) -> xr.DataTree:
 
 
 def from_tree(dataset: xr.Dataset) -> Findings:
-    """Findings of a file's group."""
+    """The findings in a group of a file."""
     attrs, balance = dataset.attrs, None
     if "off" in dataset:
         found = {name: dataset[name].values for name in ("off", "error", "modes", "mass")}
@@ -449,7 +448,7 @@ def from_tree(dataset: xr.Dataset) -> Findings:
         float(attrs["temperature"]),
         float(attrs["error"]),
         bool(attrs["agreeing"]),
-        # runs were written without
+        # older files have no such attribute
         str(attrs.get("left_out", "")),
         balance,
     )

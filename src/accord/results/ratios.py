@@ -1,4 +1,4 @@
-"""Ratios: what the exponential of a coefficient is, on the scale of the columns."""
+"""Ratios, such as odds ratios: exponentials of coefficients in units of the columns."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ..base.errors import unknown_name_error
 if TYPE_CHECKING:
     import pandas as pd
 
-# What a unit of a column may be, by name.
+# Named choices of units.
 UNITS = ("original", "model")
 
 
 def factors(names: Sequence[str], units: str | Mapping[str, float], sds: Mapping[str, float]) -> np.ndarray:
-    """By how much each coefficient is multiplied for so many units of its column, (name,).
+    """Factors that convert coefficients to the requested units, (name,).
 
     Parameters
     ----------
     names
-        Of the coefficients.
+        Names of the coefficients.
     units
-        "original": one unit of the column as it was in the files; "model": as the model was given it; or by name how
-        many original units, 1 of those that are not named.
+        "original": one unit of the column in the files; "model": one unit of the column passed to the model; or a
+        number of original units by name, default 1.
     sds
-        By column, what it was divided by before the model was given it.
+        Standard deviations by which columns were divided before they were passed to the model.
     """
     own = np.array([1.0 / sds.get(name, 1.0) for name in names])
     if isinstance(units, str):
@@ -43,7 +43,7 @@ def factors(names: Sequence[str], units: str | Mapping[str, float], sds: Mapping
 
 
 def ratios(draws: np.ndarray, names: Sequence[str], ratio: str) -> pd.DataFrame:
-    """Median, 5% and 95% quantiles of exp(draws), and the share above 1, by name, of draws (chain, draw, name)."""
+    """Median, 5% and 95% quantiles of exp(draws) and the share above 1, by name, for draws (chain, draw, name)."""
     import pandas as pd
 
     low, middle, high = np.exp(np.quantile(draws.astype(np.float64), [0.05, 0.5, 0.95], axis=(0, 1)))

@@ -53,39 +53,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Draws of all agents and of their average: plain values. Questions to the agents are functions, as `accord.loo`.
+    """Draws of all agents and of their average, as plain values. Functions such as `accord.loo` query the agents.
 
     Parameters
     ----------
     average
-        Draws of the plain average over all agents, shape (chain, draw, dim).
+        Draws of the unweighted average over all agents, shape (chain, draw, dim).
     agents
-        The agents whose own draws were kept, shape (kept,).
+        Numbers of the agents whose own draws were kept, shape (kept,).
     kept
-        Their draws, shape (chain, draw, kept, dim).
+        Draws of these agents, shape (chain, draw, kept, dim).
     statistics
         Named arrays of shape (chain, draw): `consensus_error`, the root mean square distance of the agents to their
-        average, and what the method reports of itself.
+        average, and statistics of the method.
     names, variables
-        Names of the flat parameters, and (name, shape) of each variable of the user's pytree, in that order.
+        Names of the flat parameters, and (name, shape) of each variable of the user's pytree, in the same order.
     traffic
-        Rounds, exchanges, bytes.
+        Rounds, exchanges, bytes and rows read.
     seconds
-        Wall seconds of the run, compilation included.
+        Wall-clock seconds of the run, including compilation.
     settings
         Texts and numbers about the run: method, network, seed, burn_in, thin, ...
     examine
-        Finds `findings` from the average's draws when they are first asked for; None: nothing but the draws is known.
+        Function that computes `findings` from the average's draws at first use, or None.
     points
-        The weighted points that the draws are of, where they were drawn by importance sampling.
+        Weighted points from which the draws were resampled, for importance sampling; else None.
     certificate
-        What was checked of them.
+        Checks of the draws, or None if the method has no certificate.
     unconstrained
-        The same draws in the numbers that methods move in, where the posterior has constraints.
-    asked
-        What was asked, and of whom.
+        The draws in the sampler's coordinates if the posterior has constraints; else None.
+    info
+        Description of the model and the sites.
     before
-        Where an agent left for good: what was drawn of the posterior with its data. It is not saved.
+        If an agent left for good, the run up to then, with the agent's data. It is not saved.
     """
 
     average: np.ndarray
@@ -106,14 +106,14 @@ class Run:
 
     @property
     def moved(self) -> Unconstrained:
-        """The draws in the numbers that methods move in."""
+        """The draws in the sampler's coordinates."""
         return Unconstrained(self.names, self.average, self.kept) if self.unconstrained is None else self.unconstrained
 
     @property
     def log_evidence(self) -> tuple[float, float]:
-        """The log of the integral of likelihood times prior, and its standard error.
+        """Log of the integral of likelihood times prior, and its standard error.
 
-        It is that of the functions as they were given: constants that they leave out are left out of it.
+        Constants that the log likelihood or log prior omits are omitted here too.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class Run:
             raise absent_error("log_evidence", str(error)) from None
 
     def weighted(self, name: str) -> Points:
-        """The weighted points, for what has this name and rests on them.
+        """The weighted points, for the result called `name`.
 
         Raises
         ------
@@ -142,33 +142,33 @@ class Run:
             why = f" ({self.settings['chosen']})" if "chosen" in self.settings else ""
             raise ValueError(f"{name} needs the weights of Importance(), and {method} has none{why}")
         if self.certificate is not None and not self.certificate.holds:
-            raise ArithmeticError(f"{name} rests on weights that are not certified: {self.certificate.why}")
+            raise ArithmeticError(f"{name} needs certified weights, and they are not certified: {self.certificate.why}")
         return self.points
 
     @cached_property
     def findings(self) -> Findings:
-        """The bias that the method's law predicts, and the draws beside F; see `accord.results.findings.Findings`.
+        """Predicted bias and tests of the draws against F; see `accord.results.findings.Findings`.
 
-        Found at first use, in some seconds where the method and its numbers were given: that is in no traffic. A run
-        with a warm-up has measured its draws at its end, over the network.
+        They are computed at first use, which takes some seconds if the method and its numbers were given. `traffic`
+        does not count this work. A run with a warm-up computes them at its end, over the network.
         """
-        stage("what the method's law says")
+        stage("predicting the method's bias")
         return UNKNOWN if self.examine is None else self.examine(self.moved.average)
 
     def __getstate__(self) -> dict[str, Any]:
-        # the findings travel with the run; the posterior that they were found from stays
+        # pickle the findings without the posterior
         return {**vars(self), "examine": partial(recalled, self.findings)}
 
     @property
     def draws(self) -> np.ndarray:
         """Draws of the kept agents, shape (chain, draw, agent, dim).
 
-        Draw t is the state after burn_in + (t + 1) thin rounds.
+        Draw t is the state after burn_in + (t + 1) * thin rounds.
 
         Raises
         ------
         AttributeError
-            The run kept the average only.
+            The run kept only the average.
         """
         if self.agents.size == 0:
             raise absent_error(
@@ -182,14 +182,20 @@ class Run:
         return f"<Run: {size}, {counted(self.agents.size, 'agent')} kept, {counted(dim, 'parameter')}>"
 
     def to_datatree(self) -> xr.DataTree:
-        """The run as an xarray DataTree that ArviZ 1.0 or later reads.
+        """The run as an xarray DataTree for ArviZ 1.0 or later.
 
-        Groups: `posterior` with dimensions (chain, draw, agent, ...), and without agent where the draws of all agents
-        are the same; `average` with (chain, draw, ...), `sample_stats` with (chain, draw) and `traffic` with
-        (agent_sent,). Agents are the names of sites where these are known, else numbers. `posterior` is left out where
-        a method that walks kept the average alone. Weighted points are in the group `points` with (point, parameter).
-        Where the posterior has constraints, `unconstrained_posterior` has the draws as methods move, with (chain, draw,
-        ..., parameter). `accord.log_likelihood` returns a group `log_likelihood` for `arviz.loo`.
+        Groups and dimensions:
+
+        - `posterior`: (chain, draw, agent, ...), without agent if all agents have the same draws. A run of rounds that
+          kept only the average has no such group.
+        - `average`: (chain, draw, ...).
+        - `sample_stats`: (chain, draw).
+        - `traffic`: (agent_sent,).
+        - `points`: (point, parameter), for weighted points.
+        - `unconstrained_posterior`: (chain, draw, ..., parameter), if the posterior has constraints.
+
+        Coordinates of agents are the names of sites if known, else numbers. `accord.log_likelihood` returns a group
+        `log_likelihood` for `arviz.loo`.
         """
         import xarray as xr
 
@@ -241,28 +247,28 @@ class Run:
     def _is_alike(self) -> bool:
         """Whether all agents have the average's draws."""
         if self.agents.size == 0:
-            # a certificate is of draws that all agents have
+            # in certified runs all agents have the same draws
             return self.certificate is not None
         return np.array_equal(self.kept, for_all(self.average, self.agents.size))
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Names of all agents, where they are known; else empty."""
+        """Names of all agents if known, else empty."""
         for known in (self.settings.get("sites"), self.info.sites):
             if known is not None and len(known) == self.traffic.bytes_sent.size:
                 return tuple(map(str, known))
         return ()
 
     def save(self, path: str | Path) -> None:
-        """Write the tree of `to_datatree` as NetCDF, and with it `findings` as the group `forecast`.
+        """Write the tree of `to_datatree` as NetCDF, with `findings` as the group `forecast`.
 
-        An existing file is replaced only when all is written. The draws are written before anything is found out about
-        them, which takes some seconds.
+        An existing file is replaced only when the new file is complete. The draws are written first, before the
+        findings are computed.
 
         Raises
         ------
         OSError
-            It cannot be written, as where the disk is full or the folder is not there; an existing file stays.
+            The file cannot be written, for example because the disk is full. An existing file stays.
         """
         tree = self.to_datatree()
         if "findings" not in vars(self):
@@ -274,33 +280,32 @@ class Run:
     def load(cls, path: str | Path) -> Run:
         """Read a run that `save` wrote.
 
-        The file may come from a stranger: what it holds is looked at before it is read. Its SHA-256 digest detects
-        accidents and edits. The digest is no signature: whoever edits a file on purpose can write another one.
+        The file may come from an untrusted source: its structure is validated before its arrays are read. Its SHA-256
+        digest detects damage and edits. The digest is no signature, as an attacker can write a matching digest.
 
         Raises
         ------
         FileNotFoundError, ValueError
-            There is no such file; it is not a whole run of accord, or points to other files; its digest is another one.
+            There is no such file, it is not a complete accord run, it links to other files, or its digest does not
+            match.
 
         Warns
         -----
         UserWarning
-            An earlier accord wrote the file without a digest.
+            The file has no digest.
         """
         tree = read(path)
         try:
             run = cls._of_tree(tree)
             require_whole(run)
         except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise ValueError(
-                f"{path} is not a whole run of accord: a part is missing or is not as it was ({error})"
-            ) from error
+            raise ValueError(f"{path} is not a complete accord run: a part is missing or invalid ({error})") from error
         require_digest(tree, path)
         return run
 
     @classmethod
     def _of_tree(cls, tree: xr.DataTree) -> Run:
-        """The run of which `to_datatree` and `save` made this tree."""
+        """The run stored in a tree of `to_datatree` or `save`."""
         attrs = tree.attrs
         flat = flatten(tree["average"].to_dataset(), 2)
         agents = np.array(parsed(attrs, "agents", list), dtype=np.int64)
@@ -310,7 +315,7 @@ class Run:
         traffic = tree["traffic"].to_dataset()
         points = points_of(tree["points"].to_dataset()) if "points" in tree.children else None
         moved = tree["unconstrained_posterior"].to_dataset() if "unconstrained_posterior" in tree.children else None
-        # the draws are written first, without findings
+        # `save` writes the draws first, without findings
         findings = from_tree(tree["forecast"].to_dataset()) if "forecast" in tree.children else None
         return cls(
             average=flat,
@@ -337,37 +342,38 @@ class Run:
         )
 
     def summary(self, sites: Sequence[str] | None = None, *, findings: bool = True) -> pd.DataFrame:
-        """The posterior by parameter: mean, sd, 5% and 95% quantiles, bulk ESS and R-hat, of average and worst agent.
+        """Mean, sd, 5% and 95% quantiles, bulk ESS and R-hat by parameter, for the average and the worst agent.
 
-        The worst agent of a parameter is the kept one whose marginal lies furthest from the average's in the
-        Wasserstein distance of their Gaussian approximations. Rows are parameters; columns have two levels,
-        ("average" | "worst agent", statistic), and ("worst agent", "agent") names it.
+        Rows are parameters. Columns have two levels, ("average" or "worst agent", statistic). The worst agent of a
+        parameter is the kept agent whose marginal is furthest from the average's, by the Wasserstein distance between
+        Gaussian approximations; ("worst agent", "agent") is its name or number. If all agents have the same draws,
+        the table prints one group of columns, "all agents".
 
-        Warns, with a remedy, where the method's law says that an agent's draws are off by more than 0.05 posterior
-        standard deviations, effective draws are few or chains disagree, agents are far apart, or the average's draws
-        have another temperature than the law.
+        Each warning has a remedy. Warnings are issued if the method's law predicts an error above 0.05 posterior
+        standard deviations, if there are few effective draws, if chains or agents disagree, or if the temperature of
+        the draws differs from the law's.
 
         Parameters
         ----------
         sites
-            Names of all agents, to name them by; None: those that `accord run` wrote with the run, or their numbers.
+            Names of all agents; None: the names that the run knows, else numbers.
         findings
-            Whether `findings` are found for it, if nobody has asked for them yet, which may take some seconds; without
-            them it warns of what the draws alone show.
+            Whether to compute `findings` if they are not computed yet, which may take some seconds. Without them, the
+            warnings use the draws alone.
         """
         with Progress("summary"):
             for text in self.warnings(sites, findings=findings):
                 warnings.warn(text, stacklevel=2)
-            stage("effective draws and R-hat")
+            stage("ESS and R-hat")
             return self.table(sites)
 
     def warnings(self, sites: Sequence[str] | None = None, *, findings: bool = True) -> list[str]:
-        """The sentences that `summary` warns of, each with the numbers found and a remedy; arguments as it has them."""
-        sites = self.settings.get("sites") if sites is None else sites
+        """The warnings of `summary`, each with the values found and a remedy; same arguments."""
+        sites = self.sites or None if sites is None else sites
         free = self.moved
         found = self.findings if findings else vars(self).get("findings", UNKNOWN)
         weighted = self.points is not None
-        # draws of methods that walk are warned of on the scale that they walk on
+        # methods with chains are tested in the chains' coordinates
         shown = self.average if weighted or self.unconstrained is not None else None
         drawn = Drawn(
             free.average,
@@ -381,21 +387,19 @@ class Run:
             self.names,
             self.info.coefficients,
         )
-        stage("what the draws show")
-        found_out = complaints(drawn, sites)
+        stage("checking the draws")
+        texts = complaints(drawn, sites)
         if self.settings.get("interrupted") and self.certificate is None:
-            found_out.append(
-                f"the run was interrupted: it has the {self.average.shape[1]} draws a chain made until then"
-            )
-        return found_out
+            texts.append(f"the run was interrupted: it has {self.average.shape[1]} draws per chain")
+        return texts
 
     def table(self, sites: Sequence[str] | None = None) -> pd.DataFrame:
-        """The table of `summary`, and no warning."""
+        """The table of `summary`, without warnings."""
         import pandas as pd
 
         from .table import Table
 
-        sites = self.settings.get("sites") if sites is None else sites
+        sites = self.sites or None if sites is None else sites
         blocks = {"average": pd.DataFrame(statistics(self.average), index=list(self.names))}
         if self.agents.size:
             mean, sd = (getattr(np, f)(self.kept, axis=(0, 1), dtype=np.float64) for f in ("mean", "std"))
@@ -408,52 +412,50 @@ class Run:
         return Table(pd.concat(blocks, axis=1))
 
     def ratios(self, units: str | Mapping[str, float] = "original") -> pd.DataFrame:
-        """Exponentials of the coefficients: odds ratios, rate ratios, hazard ratios, as the family has them.
+        """Exponentials of the coefficients: odds ratios, rate ratios or hazard ratios, depending on the family.
 
-        Of the average's draws: the median, 5% and 95% quantiles and the probability that it is above 1, by coefficient.
-        The column of medians says what the ratio is. The intercept is no ratio.
+        Median, 5% and 95% quantiles and the probability that the ratio is above 1, by coefficient, from the average's
+        draws. The name of the median's column is the kind of ratio. The intercept is left out.
 
         Parameters
         ----------
         units
-            "original": for one unit more of a column as it was in the files, also where `accord run` has standardised
-            it; "model": for one unit as the model was given it; or by column how many units, as `{"age": 10}`.
+            "original": one more unit of the column in the files, even if `accord run` standardised it; "model": one
+            more unit of the column passed to the model; or a number of original units by column, as `{"age": 10}`.
 
         Raises
         ------
         ValueError
-            The exponential of a coefficient is no ratio in this model or of unknown meaning; units are unknown.
+            The exponential of a coefficient is no ratio in this model, or units are unknown.
         """
         return self._ratios("", units)
 
     def odds_ratios(self, units: str | Mapping[str, float] = "original") -> pd.DataFrame:
-        """`ratios` of a family of which they are odds ratios."""
+        """`ratios` of a family with odds ratios."""
         return self._ratios("odds", units)
 
     def rate_ratios(self, units: str | Mapping[str, float] = "original") -> pd.DataFrame:
-        """`ratios` of a family of which they are rate ratios."""
+        """`ratios` of a family with rate ratios."""
         return self._ratios("rate", units)
 
     def hazard_ratios(self, units: str | Mapping[str, float] = "original") -> pd.DataFrame:
-        """`ratios` of a family of which they are hazard ratios."""
+        """`ratios` of a family with hazard ratios."""
         return self._ratios("hazard", units)
 
     def _ratios(self, kind: str, units: str | Mapping[str, float]) -> pd.DataFrame:
-        """Ratios whose name has this word."""
+        """Ratios of a kind such as "odds"; "" for any kind."""
         ratio, names = self.info.ratio, self.info.ratios
         if not names:
-            of = f" of the {self.info.model}" if self.info.model else ", as the model does not say what they are"
-            raise ValueError(f"exponentials of the coefficients are no ratios{of}")
+            model = f"the {self.info.model}" if self.info.model else "this model, whose family is unknown"
+            raise ValueError(f"exponentials of coefficients are no ratios in {model}")
         if kind and kind not in ratio.split():
-            raise ValueError(
-                f"there are no {kind} ratios of this run: of the {self.info.model} exp(coefficient) is the {ratio}"
-            )
+            raise ValueError(f"this run has no {kind} ratios: exp(coefficient) of the {self.info.model} is the {ratio}")
         places = [self.names.index(name) for name in names]
         sds = self.settings.get("sds", {})
         if units == "original" and not sds and not self.info.formula:
             warnings.warn(
-                "ratios are for one unit of the columns that the model was given: Study.matrix standardises them "
-                "by default, and then that is one standard deviation; units='model' says so",
+                "ratios are for one unit of the columns passed to the model. If Study.matrix standardised them, which "
+                "is its default, one unit is one standard deviation. Pass units='model' to silence this warning",
                 stacklevel=3,
             )
         return ratios(self.average[..., places] * factors(names, units, sds), names, ratio)
@@ -464,7 +466,7 @@ class Run:
         Parameters
         ----------
         ax
-            Axes to draw on; None makes a figure.
+            Matplotlib axes; None creates a figure.
 
         Raises
         ------
@@ -478,7 +480,7 @@ class Run:
         return ax
 
     def _repr_html_(self) -> str:
-        """The table and the verdict of the certificate, for notebooks: nothing is asked or found out for it."""
+        """The table and the verdict of the certificate, for notebooks, without new computations."""
         chains, draws, dim = self.average.shape
         line = f"{counted(chains, 'chain')} of {counted(draws, 'draw')} of {counted(dim, 'parameter')}"
         return card("Run", line, self.certificate, self.names, statistics(self.average[..., :SHOWN]))

@@ -14,21 +14,21 @@ def _nothing() -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """The cost of a run or of a part of it; parts add up.
+    """The cost of a run or of a part of a run. Costs of parts can be added.
 
     Parameters
     ----------
     rounds
-        Rounds run, burn-in and thinned ones included.
+        Rounds, including burn-in and thinned rounds.
     exchanges
         Exchanges of messages that had to follow one another.
     bytes_sent
-        Bytes that each agent sent in one chain, over all its edges, shape (agent,).
+        Bytes that each agent sent in one chain over all its edges, shape (agent,).
     gradient_rows
-        Rows that each agent read for gradients of f_i in one chain, and for values where rounds do not tell them from
-        gradients, shape (agent,); a potential whose rows cannot be told apart counts as one row.
+        Rows that each agent read for gradients of f_i in one chain, shape (agent,). It includes rows read for values
+        if the method does not count values separately. A potential that is no sum over rows counts as one row.
     sums
-        Sums over all agents, each of which took some of the exchanges.
+        Sums over all agents, each of which used some of the exchanges.
     value_rows
         Rows that each agent read for values of f_i without a gradient, shape (agent,).
     """
@@ -52,18 +52,18 @@ class Traffic:
 
 
 class Cost(NamedTuple):
-    """The cost of a number of effective draws, with all that comes before the first of them.
+    """The cost of a number of effective draws, including everything before the first draw.
 
     Parameters
     ----------
     rounds, sums, exchanges
-        Rounds of the method, sums over all agents, and exchanges that follow one another, sums' among them. They serve
-        all chains at once.
+        Rounds of the method, sums over all agents, and successive exchanges including the exchanges of sums. All
+        chains share them.
     bytes_sent, gradient_rows, value_rows
-        What the busiest agent sends for all chains, and the rows that it reads for gradients, and for values of its
-        potential without one.
+        For all chains: bytes that the busiest agent sends, rows that it reads for gradients, and rows that it reads
+        for values of its potential without a gradient.
     seconds
-        On this machine, all agents in one process, without the time of compiling; NaN where it was not measured.
+        Seconds on this machine with all agents in one process, without compilation; NaN if not measured.
     """
 
     rounds: float
@@ -76,7 +76,7 @@ class Cost(NamedTuple):
 
     @classmethod
     def of(cls, spent: Traffic, seconds: float = np.nan) -> Self:
-        """The cost of what was counted already."""
+        """The cost of traffic that was already counted."""
         return cls(
             spent.rounds,
             spent.sums,

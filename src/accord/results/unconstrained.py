@@ -1,4 +1,4 @@
-"""Draws in the user's scale, and in the unconstrained numbers that methods move in."""
+"""Draws in the user's parameters and in the unconstrained coordinates of the sampler."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from ..network import Network
 from ..posterior import Posterior
 from ..posterior.model_info import ModelInfo
 
-# Larger networks are not drawn in reports.
+# Largest number of agents in a network that reports draw.
 _MOST_DRAWN = 200
 
 
 class Unconstrained(NamedTuple):
-    """Draws as methods move: names of the numbers (dim,), the average (chain, draw, dim), (chain, draw, kept, dim)."""
+    """Draws in unconstrained coordinates.
+
+    Names (dim,), draws of the average (chain, draw, dim) and draws of kept agents (chain, draw, kept, dim).
+    """
 
     names: tuple[str, ...]
     average: np.ndarray
@@ -24,35 +27,35 @@ class Unconstrained(NamedTuple):
 
 
 def for_all(draws: np.ndarray, count: int) -> np.ndarray:
-    """Draws (chain, draw, dim) as those of so many agents, (chain, draw, agent, dim), and not copied for each."""
+    """Draws (chain, draw, dim) repeated for `count` agents, (chain, draw, agent, dim), as a view."""
     return np.broadcast_to(draws[:, :, None], (*draws.shape[:2], count, draws.shape[2]))
 
 
 def in_both_scales(
     post: Posterior, average: np.ndarray, kept: np.ndarray | int, network: Network | None = None
 ) -> dict[str, Any]:
-    """The fields of a `Run` that hold draws and name their numbers, and what was asked.
+    """The fields of a `Run` with draws, names of parameters and the description of the model.
 
     Parameters
     ----------
     post
-        Whose parameters they are.
+        The sampled posterior.
     average, kept
-        Positions, shapes (chain, draw, dim) and (chain, draw, kept, dim); a number of agents whose draws are those of
-        the average.
+        Positions, shapes (chain, draw, dim) and (chain, draw, kept, dim). An integer `kept` is the number of kept
+        agents, which all have the draws of the average.
     network
-        Whom they talked over; None: over none.
+        The network of the run, or None.
     """
     parameters = post.parameters
-    told = parameters.reported(average)
+    values = parameters.reported(average)
     if isinstance(kept, int):
-        own, own_told = for_all(average, kept), for_all(told, kept)
+        own, own_values = for_all(average, kept), for_all(values, kept)
     else:
-        own, own_told = kept, parameters.reported(kept)
+        own, own_values = kept, parameters.reported(kept)
     free = Unconstrained(post.unconstrained_names, average, own) if parameters.constrained else None
     return {
-        "average": told,
-        "kept": own_told,
+        "average": values,
+        "kept": own_values,
         "names": post.names,
         "variables": post.variables,
         "unconstrained": free,
@@ -61,7 +64,7 @@ def in_both_scales(
 
 
 def info_of(post: Posterior, network: Network | None) -> ModelInfo:
-    """The description of a posterior's model that its runs keep, with the edges of a network of at most 200 agents."""
+    """The model description that runs of a posterior store, with the network's edges if it has at most 200 agents."""
     edges = None
     if network is not None and network.num_agents <= _MOST_DRAWN:
         edges = tuple((int(i), int(j)) for i, j in network.edges)

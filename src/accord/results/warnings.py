@@ -1,4 +1,4 @@
-"""Warnings about a run's draws, each with the number found and a remedy."""
+"""Warnings about a run's draws, each with the value found and a remedy."""
 
 from __future__ import annotations
 
@@ -12,39 +12,43 @@ from .certificate import Certificate
 from .diagnostics import QUARTILES, SQUARES_K, diagnostics, pareto, pareto_k
 from .findings import FEATURES, TOLERANCE, Balance, Expected, Findings
 
-# Vehtari et al. 2021: below this many effective draws, or above this R-hat, neither says much itself.
-_FEWEST, _RHAT = 400, 1.01
-# What a variance may be off by where the sd is off by the tolerance. An agent whose distance from the average has this
-# share of the average's variance is too wide by that, the two being about independent.
+# Smallest ESS (Vehtari et al. 2021).
+_FEWEST = 400
+# Largest R-hat (Vehtari et al. 2021).
+_RHAT = 1.01
+# Relative error of a variance if the sd is off by the tolerance. The distance of an agent from the average is about
+# independent of the average, so this share of the average's variance widens the agent's sd by the tolerance.
 _SHARE = (1.0 + TOLERANCE) ** 2 - 1.0
-# Monte Carlo errors beyond which a temperature is not that of the law.
+# Largest deviation of a temperature from the law's, in Monte Carlo errors.
 _ERRORS = 4.0
-# Draws whose tails have no variance have a Pareto k above 0.5. Estimates of it scatter: for Student's t with three
-# degrees of freedom, whose k is 1/3, one in fifty is above this at some hundred draws.
+# Largest Pareto k of a tail. The variance is infinite above 0.5, but estimates scatter: with some hundred draws of
+# Student's t with 3 degrees of freedom, whose k is 1/3, one estimate in fifty is above this limit.
 _TAILS = 0.6
-# How many of what quartiles call one a standard deviation is at most: 2 for the exponential of a normal variable, 1.5
-# for Student's t with 3 degrees.
+# Largest ratio of sd to robust sd (IQR / 1.349): 2 for a log-normal variable, 1.5 for Student's t with 3 degrees.
 _WIDEST = 3.0
-# Chance that draws of the posterior are said not to be in balance with its gradient, in all parameters together, and
-# how far off they must be to matter: a standard deviation wrong by one percent, and as much of a skewness.
-_FALSE_ALARM, _MATTERS = 1e-4, 0.01
-# What the means of the functions in FEATURES are off by where a variance is off by all of itself: E h'(u), u normal.
-# The last is odd about a Gaussian, and sees no variance.
+# Probability of a false alarm of Stein's identity, over all parameters together.
+_FALSE_ALARM = 1e-4
+# Smallest relative error of an sd that Stein's identity warns about.
+_MATTERS = 0.01
+# Sensitivity of the mean of each feature to a relative error in the variance: E h'(u), u ~ N(0, 1). The last feature
+# is even, so its test is insensitive to the variance.
 _PER_VARIANCE = np.array([1.0, 0.6057, np.nan])
-# Distance from the prior's mean in its sds, and share of its sd, where data adds at most 4% of the prior's precision.
-_SAME_MEAN, _SAME_SD = 0.1, 0.98
-# Of a variance, what draws that are few must miss of it to be those of chains that have not gone far.
+# Largest distance between posterior and prior mean, in prior sds, of an uninformed coefficient.
+_SAME_MEAN = 0.1
+# Smallest ratio of posterior to prior sd of an uninformed coefficient: data adds at most 4% of the prior's precision.
+_SAME_SD = 0.98
+# Relative error of the variance below which a short run is called narrow.
 _NARROW = -0.5
-# Parameters of agents whose effective draws are counted, some milliseconds each; the least mixed where there are more.
+# Largest number of series with ESS and R-hat, some milliseconds each. Of more series the least mixed are checked.
 _COUNTED = 500
 
 
-# The agent, None for the average, and the parameter of each of some series of draws.
+# The agent (None for the average) and the parameter of each series of draws.
 Owners = list[tuple[int | None, int]]
 
 
 class Drawn(NamedTuple):
-    """The parts of a run to look at, named as `Run` has them."""
+    """The parts of a `Run` that are checked, with the names of the fields of `Run`."""
 
     average: np.ndarray
     kept: np.ndarray
@@ -53,32 +57,33 @@ class Drawn(NamedTuple):
     findings: Findings
     certificate: Certificate | None = None
     weighted: bool = False
-    # on the scale of `run.draws`, and the names there
+    # draws in the user's parameters
     shown: np.ndarray | None = None
+    # names of the user's parameters
     shown_names: tuple[str, ...] = ()
-    # name, mean and sd of the prior, and sd of the column
+    # name, prior mean, prior sd and sd of the column
     coefficients: tuple[tuple[str, float, float, float], ...] = ()
 
 
 def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
-    """Warnings about a run's draws: the numbers found and a remedy, a sentence each.
+    """Warnings about a run's draws, each with the values found and a remedy.
 
     Parameters
     ----------
     drawn
-        Its draws, and what is known beyond them.
+        Draws and findings.
     sites
-        Names of all agents, to name them by.
+        Names of all agents, or None.
     """
     if drawn.findings.target_temperature == 0:
-        # an optimiser's positions are no draws
+        # positions of an optimiser are no draws
         return []
     names, series = _Names(drawn.names, sites), _series(drawn)
     found = drawn.findings
-    first = [_bias(drawn, names), _certified(drawn.certificate)]
+    first = [_bias(drawn, names), uncertified(drawn.certificate)]
     mixing, short = _mixing(*series, names)
     last = [
-        # tails of weighted points are the certificate's affair: points of large weights are repeated there
+        # repeated points look like tails; the certificate checks the tails of weighted points
         "" if drawn.weighted else _tails(*series, names),
         "" if drawn.shown is None else unreliable_sd(drawn.shown, drawn.shown_names),
         _disagreement(drawn, names),
@@ -94,7 +99,7 @@ def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
 
 
 class _Short(str):
-    """A complaint about what few draws alone may be the cause of, which longer runs mend."""
+    """A warning that a longer run may remove."""
 
 
 class _Names(NamedTuple):
@@ -105,12 +110,12 @@ class _Names(NamedTuple):
         return f"agent {agent}" if self.sites is None else str(self.sites[agent])
 
     def where(self, d: int, agent: int | None) -> str:
-        """A parameter of an agent, or with None of the average."""
+        """A parameter with its agent, or with "the average" for None."""
         return f"{self.parameters[d]} " + ("in the average" if agent is None else f"at {self.agent(agent)}")
 
 
 def _bias(drawn: Drawn, names: _Names) -> str:
-    """The error that the law says, of the average and of the agents that were kept."""
+    """Warning about the largest error that the law predicts for the average and the kept agents."""
     expected = drawn.findings.expected
     if expected is None:
         return ""
@@ -130,30 +135,29 @@ def _bias(drawn: Drawn, names: _Names) -> str:
     average = f"; the average is right within {own:.2g} posterior sds" if row > 0 and own <= TOLERANCE else ""
     return (
         f"by the method's exact law on the Gaussian nearest to the posterior {number}, more than the {TOLERANCE:g} "
-        f"allowed{average}. Smaller steps (with DADMMS a larger rho), more mix_rounds or noise='common' lessen it; "
-        "numbers that are left out are chosen to keep within it, and accord.plan says at what cost"
+        f"allowed{average}. Smaller steps (for DADMMS a larger rho), more mix_rounds or noise='common' reduce the "
+        "error. Arguments that you omit are chosen to meet the limit. accord.plan forecasts the cost"
         + (f". {drawn.findings.left_out}" if drawn.findings.left_out else "")
     )
 
 
-def _certified(certificate: Certificate | None) -> str:
-    """What is not as it should be with the weights that the draws were drawn by."""
+def uncertified(certificate: Certificate | None) -> str:
+    """Warning about the failed checks of a certificate; empty if there are none."""
     if certificate is None or certificate.holds:
         return ""
     return f"the draws are not certified: {certificate.why}"
 
 
 def _mixing(series: np.ndarray, owners: Owners, names: _Names) -> tuple[str, bool]:
-    """Effective draws and R-hat of the average and of every kept agent, and whether these say that the run is short."""
+    """Warning about ESS and R-hat of the average and the kept agents, and whether the run is too short."""
     if series.shape[1] < 4:
-        text = f"{series.shape[1]} draws a chain are too few to tell how many are effective: more draws are needed"
-        return text, False
+        return f"{series.shape[1]} draws per chain are too few to estimate ESS and R-hat: take more draws", False
     still = np.flatnonzero(np.ptp(series, axis=1).min(axis=0) == 0)
     if still.size:
         agent, d = owners[still[0]]
         text = (
-            f"the draws of {names.where(d, agent)} are all the same in a chain: larger steps, more rounds between "
-            "draws (thin) or a longer burn_in are needed"
+            f"the draws of {names.where(d, agent)} are all equal in a chain: take larger steps, more rounds between "
+            "draws (thin) or a longer burn_in"
         )
         return text, False
     ess, rhat = diagnostics(series)
@@ -168,33 +172,33 @@ def _mixing(series: np.ndarray, owners: Owners, names: _Names) -> tuple[str, boo
         parts.append(f"R-hat is {rhat[most]:.3f} for {names.where(d, agent)}, above {_RHAT}")
     if not parts:
         return "", False
-    advice = "more draws, more rounds between them (thin) or a longer burn_in are needed"
+    advice = "take more draws, more rounds between draws (thin) or a longer burn_in"
     return f"{', and '.join(parts)}: {advice}", True
 
 
 def _of_longer_runs(found: Findings, faulty: bool) -> str:
-    """What more draws will not mend, and what so few would not have shown."""
+    """A further sentence about problems that more draws do not fix, or that few draws do not reveal."""
     if faulty:
-        return ", and will not mend what else is warned of here, which comes first"
+        return ". Fix the other warnings first: more draws do not fix them"
     if found.balance is None:
-        return ". Whether these draws are the posterior's, which longer runs do not mend, was not looked at"
+        return ". Bias, which more draws do not fix, was not tested"
     unseen = _unseen(found.balance)
-    return "" if unseen <= TOLERANCE else f". So few draws do not show a standard deviation that is {unseen:.0%} off"
+    return "" if unseen <= TOLERANCE else f". These draws do not reveal a standard deviation that is {unseen:.0%} off"
 
 
 def _unseen(balance: Balance) -> float:
-    """The error of a standard deviation, relative to itself, that a balance would not have seen in every parameter."""
-    # where no error is known nothing is seen
+    """Largest relative error of a standard deviation that Stein's identity may miss, over all parameters."""
+    # an unknown error hides everything
     return float(np.nan_to_num(_errors_allowed(balance) * balance.error[0], nan=np.inf).max() / 2.0)
 
 
 def _errors_allowed(balance: Balance) -> float:
-    """How many Monte Carlo errors a balance may be off by, of all its numbers."""
+    """Critical value of Stein's identity, in Monte Carlo errors, over all features and parameters."""
     return float(scipy.stats.t.isf(_FALSE_ALARM / (2 * balance.off.size), max(1, balance.batches - 1)))
 
 
 def _unbalanced(found: Findings, names: _Names, short: bool) -> str:
-    """The parameter whose draws are furthest from balance with the gradient of F, beyond what the law says."""
+    """Warning about the parameter that violates Stein's identity most, beyond the law's prediction."""
     balance = found.balance
     if balance is None or not found.agreeing or _heat(found, short):
         return ""
@@ -212,60 +216,60 @@ def _unbalanced(found: Findings, names: _Names, short: bool) -> str:
         share = balance.off[feature, d] / _PER_VARIANCE[feature] / found.target_temperature
         if short and share < _NARROW:
             return _Short(
-                f"the draws of {names.parameters[d]} cover {np.sqrt(max(1.0 + share, 0.0)):.0%} of what the slope of "
-                f"the posterior there says that they should (Stein's identity): the chains have not gone far. Longer "
-                f"steps, or whiten=True, help where more rounds do not; more rounds come first"
+                f"the sd of {names.parameters[d]} is {np.sqrt(max(1.0 + share, 0.0)):.0%} of the sd that the slope of "
+                f"the posterior implies (Stein's identity): the chains have not explored the posterior. Take more "
+                f"rounds first. If they do not help, take longer steps or whiten=True"
             )
         number = f"the sd is about {np.sqrt(max(1.0 + share, 0.0)) - 1.0:+.1%} off"
     else:
-        number = f"the shape, skewness above all, is off by {balance.off[feature, d]:+.2g}"
+        number = f"the shape, mostly the skewness, is off by {balance.off[feature, d]:+.2g}"
     noise, larger = (", or minibatches heat the draws", "a larger batch_size, ") if found.left_out else ("", "")
     return (
-        f"the draws of {names.parameters[d]} do not fit the slope of the posterior there (Stein's identity): {number}, "
-        f"{far[feature, d]:.1f} Monte Carlo errors where {allowed:.1f} are allowed. The step is too long for the "
-        f"posterior beyond its Gaussian approximation{noise}: {larger}smaller steps, or Importance(), ChEES() or "
-        "Replicated(), which correct for it"
+        f"the draws of {names.parameters[d]} do not fit the slope of the posterior (Stein's identity): {number}, "
+        f"{far[feature, d]:.1f} Monte Carlo errors, {allowed:.1f} allowed. The step is too long where the posterior "
+        f"differs from its Gaussian approximation{noise}: use {larger}smaller steps, or Importance(), ChEES() or "
+        "Replicated(), which have no step-size bias"
     )
 
 
 def _by_law(expected: Expected) -> np.ndarray:
-    """The balance that a law predicts on a Gaussian, (feature, dim), by Gauss and Hermite."""
+    """The values of Stein's identity that a law predicts on a Gaussian, (feature, dim), by Gauss-Hermite quadrature."""
     nodes, weight = np.polynomial.hermite_e.hermegauss(20)
     v, weight = nodes[:, None] * expected.average_sd, weight / weight.sum()
-    # draws are centred, and what their mean is off by is in the slope
+    # draws are centred, so the error of their mean appears in the slope
     return np.stack([weight @ (h.function(v) * (v + expected.average_mean) - h.slope(v)) for h in FEATURES])
 
 
 def _strayed(found: Findings) -> str:
-    """Draws where there is no mass, by F alone."""
+    """Warning about draws at which F is implausibly large."""
     balance = found.balance
     if balance is None or not balance.rise > balance.allowed:
         return ""
     return (
         f"a draw is where the posterior has no mass: F there is {balance.rise:.0f} above its mean over the draws, and "
-        f"{balance.allowed:.0f} is all that so many draws of a posterior with tails no heavier than exponential reach. "
-        "Where its tails are not heavier, chains have strayed to where the step is too long for the method, which "
-        "does not reject: smaller steps, or Importance(), ChEES() or Replicated(); standard deviations say nothing, "
-        "quantiles little"
+        f"with exponential or lighter tails this number of draws stays below {balance.allowed:.0f}. Unless the tails "
+        "are heavier, chains have strayed into a region in which the step is too long. Standard deviations and "
+        "quantiles are unreliable: use smaller steps, or Importance(), ChEES() or Replicated()"
     )
 
 
 def _unvisited(found: Findings, names: _Names) -> str:
-    """Modes that no draw is of."""
+    """Warning about modes without draws."""
     balance = found.balance
     if balance is None or not balance.mass.size:
         return ""
     most = int(balance.mass.argmax())
     where = ", ".join(f"{n} = {x:.3g}" for n, x in zip(names.parameters[:6], balance.modes[most], strict=False))
     return (
-        f"the posterior has another mode that no draw is of, at {where}, with about {balance.mass[most]:.2g} times the "
-        "mass of the one that the draws are of (Laplace's approximation). Where these are names of the same thing, as "
-        "of components of a mixture, order them in the model; otherwise Importance() weighs modes"
+        f"the posterior has another mode that has no draws, at {where}, with about {balance.mass[most]:.2g} times the "
+        "mass of the mode with the draws (Laplace's approximation). If the modes differ only by a permutation of "
+        "labels, such as components of a mixture, order the labels in the model. Otherwise use Importance(), which "
+        "samples several modes"
     )
 
 
 def _uninformed(drawn: Drawn) -> str:
-    """The coefficient of which the posterior is most like its prior, where data says next to nothing about it."""
+    """Warning about the coefficient whose posterior is closest to its prior."""
     found = []
     for name, loc, sd, of_column in drawn.coefficients:
         if name in drawn.names:
@@ -277,18 +281,18 @@ def _uninformed(drawn: Drawn) -> str:
     name, loc, sd, of_column, own = max(found, key=lambda one: one[4].std() / one[2])
     others = f" and of {len(found) - 1} more" if len(found) > 1 else ""
     return (
-        f"the data says next to nothing about the coefficient of {name}{others}: its posterior (mean "
+        f"the data has almost no information about the coefficient of {name}{others}: its posterior (mean "
         f"{own.mean():.3g}, sd {own.std():.3g}) is its prior (mean {loc:.3g}, sd {sd:.3g}). The column has the sd "
-        f"{of_column:.3g}, so the prior allows some {sd * of_column:.2g} a standard deviation of the column: check the "
-        "column's unit, widen the prior or leave the column out"
+        f"{of_column:.3g}, so the prior allows effects of about {sd * of_column:.2g} per standard deviation of the "
+        "column: check the column's unit, widen the prior or leave the column out"
     )
 
 
 def _tails(series: np.ndarray, owners: Owners, names: _Names) -> str:
-    """Tails so heavy that a standard deviation says nothing, as rare excursions make them too."""
+    """Warning about tails too heavy for a standard deviation. Rare excursions of chains look the same."""
     low, middle, high = np.quantile(series.astype(np.float64), [0.25, 0.5, 0.75], axis=(0, 1))
     spread = np.maximum((high - low) / QUARTILES, np.finfo(float).tiny)
-    # a chain that stays away for long has no tail that thins out, and no large k
+    # a chain that stays away for long has a small Pareto k
     wide = series.std(axis=(0, 1), dtype=np.float64) / spread
     wide[np.ptp(series, axis=(0, 1)) == 0] = 0.0
     k = np.nan_to_num(pareto_k(series), nan=-np.inf)
@@ -297,25 +301,24 @@ def _tails(series: np.ndarray, owners: Owners, names: _Names) -> str:
     worst = int(k.argmax() if k.max() > _TAILS else wide.argmax())
     (agent, d), x = owners[worst], series[..., worst].astype(np.float64)
     reach = np.abs(x - middle[worst]).max() / spread[worst]
-    tail = f"Pareto k is {k[worst]:.2f}, above 0.5 there is none; " if k[worst] > _TAILS else ""
+    tail = f"Pareto k is {k[worst]:.2f}, and the variance is infinite above 0.5. " if k[worst] > _TAILS else ""
     return (
-        f"the draws of {names.where(d, agent)} have tails too heavy for a standard deviation: {tail}"
-        f"they reach {reach:.0f} of what their "
-        f"quartiles call one, {spread[worst]:.3g}, from the median, and their sd is {x.std():.3g}. Where the posterior "
-        "is not like that, chains have strayed to where the step is too long for the method, which does not reject: "
-        "smaller steps, or Replicated(), which rejects, tell; quantiles are what can be reported"
+        f"the draws of {names.where(d, agent)} have tails too heavy for a standard deviation. {tail}The furthest draw "
+        f"is {reach:.0f} robust standard deviations (IQR / {QUARTILES} = {spread[worst]:.3g}) from the median, and the "
+        f"sd is {x.std():.3g}. Either the posterior has such tails, or chains have strayed into a region in which the "
+        "step is too long. To check, rerun with smaller steps, or Replicated(), which rejects. Report quantiles"
     )
 
 
 def unreliable_sd(draws: np.ndarray, names: Sequence[str]) -> str:
-    """A warning about the parameter whose standard deviation rests on the fewest draws; empty where none does.
+    """Warning about the parameter whose standard deviation depends on the fewest draws; empty if there is none.
 
     Parameters
     ----------
     draws
-        On the scale of `run.draws`, shape (chain, draw, dim).
+        Draws in the user's parameters, shape (chain, draw, dim).
     names
-        Of the parameters, (dim,).
+        Names of the parameters, (dim,).
     """
     if draws[..., 0].size < _FEWEST:
         return ""
@@ -329,8 +332,8 @@ def unreliable_sd(draws: np.ndarray, names: Sequence[str]) -> str:
     share = apart[:, worst].max() / apart[:, worst].sum()
     return (
         f"the standard deviation of {names[worst]} rests on few of {len(apart):,} draws and may be far off: one draw "
-        f"makes {share:.1%} of the variance, and the Pareto k of squares is {ks[worst]:.2f}, above {SQUARES_K}. Report "
-        "quantiles instead, or the standard deviation of a transform such as the log"
+        f"contributes {share:.1%} of the variance, and the Pareto k of squares is {ks[worst]:.2f}, above {SQUARES_K}. "
+        "Report quantiles, or the standard deviation of a transform such as the log"
     )
 
 
@@ -341,7 +344,7 @@ def _series(drawn: Drawn) -> tuple[np.ndarray, Owners]:
     parts = [drawn.average]
     for place, agent in enumerate(drawn.agents):
         own = drawn.kept[:, :, place]
-        # at a hub, and where draws were combined, all agents have the same
+        # agents at a hub and agents with combined draws have the draws of the average
         if not np.array_equal(own, drawn.average):
             parts.append(own)
             owners += [(int(agent), d) for d in range(dim)]
@@ -351,7 +354,7 @@ def _series(drawn: Drawn) -> tuple[np.ndarray, Owners]:
     half = series.shape[1] // 2
     if half < 2:
         return series[..., :_COUNTED], owners[:_COUNTED]
-    # how far the halves of chains are apart, which few effective draws and chains that disagree both show
+    # variance between half-chains: large if there are few effective draws or if chains disagree
     halves = np.stack([series[:, :half], series[:, half : 2 * half]])
     spread = halves.var(axis=2, dtype=np.float64).mean(axis=(0, 1))
     apart = halves.mean(axis=2, dtype=np.float64).var(axis=(0, 1)) / np.maximum(spread, np.finfo(float).tiny)
@@ -360,7 +363,7 @@ def _series(drawn: Drawn) -> tuple[np.ndarray, Owners]:
 
 
 def _disagreement(drawn: Drawn, names: _Names) -> str:
-    """How far agents are from their average, over its standard deviation."""
+    """Warning about the agent furthest from the average, in standard deviations of the average."""
     if not drawn.agents.size or not drawn.findings.agreeing:
         return ""
     average = drawn.average.astype(np.float64)
@@ -375,45 +378,44 @@ def _disagreement(drawn: Drawn, names: _Names) -> str:
         return ""
     place, d = np.unravel_index(int(ratio.argmax()), ratio.shape)
     return (
-        f"the agents disagree: {names.agent(int(drawn.agents[place]))} is {ratio[place, d]:.2f} sds of the average "
-        f"away from it in {names.parameters[d]} (root mean square), and above {allowed:.2f} that alone makes an "
-        f"agent's sd wrong by more than {TOLERANCE:.0%}. More mix_rounds, smaller steps, noise='common', gradient "
-        "tracking (GTDULA, GTBAOAB) or more edges bring them together; the average may be right all the same"
+        f"the agents disagree: {names.agent(int(drawn.agents[place]))} is {ratio[place, d]:.2f} sds away from the "
+        f"average in {names.parameters[d]} (root mean square). Above {allowed:.2f} this alone makes an agent's sd "
+        f"wrong by more than {TOLERANCE:.0%}. More mix_rounds, smaller steps, noise='common', gradient tracking "
+        "(GTDULA, GTBAOAB) or more edges reduce the distance. The average may still be right"
     )
 
 
 def _heat(found: Findings, short: bool) -> str:
-    """The temperature of the average's draws beside the law's."""
+    """Warning about a temperature of the average's draws that differs from the law's."""
     if not found.measured:
         return ""
     target = found.target_temperature
     law = target if found.expected is None else target * float(np.square(found.expected.average_sd).mean())
-    # a law that is itself off speaks of the parameters one by one, the measure of all directions alike
+    # the law averages over parameters and the measurement over directions, so allow both temperatures
     low, high = min(target, law), max(target, law)
     slack = _SHARE * target + _ERRORS * found.temperature_error
     if low - slack <= found.temperature <= high + slack:
         return ""
     left_out = ", which leaves out the noise of minibatches," if found.left_out else ""
     number = (
-        f"the average's draws have the temperature {found.temperature:.2f}, give or take "
-        f"{found.temperature_error:.2g}, where the method's law{left_out} has {law:.2f}"
+        f"the average's draws have the temperature {found.temperature:.2f} ± {found.temperature_error:.2g}, and the "
+        f"method's law{left_out} predicts {law:.2f}"
     )
     if found.temperature > high:
         remedy = (
             "Minibatches heat, so a larger batch_size or smaller steps help" if found.left_out else "Smaller steps help"
         )
-        return f"{number}: too wide. {remedy}; so may Rounds(whiten=True) where it is not taken yet"
+        return f"{number}: too wide. {remedy}. Rounds(whiten=True) may help too"
     if short:
-        return _Short(f"{number}: too narrow, as the draws of a short run are; more rounds come first")
-    return f"{number}: too narrow. A longer burn_in helps where all chains begin at one point, else smaller steps"
+        return _Short(f"{number}: too narrow, as draws of a short run are. Take more rounds first")
+    return f"{number}: too narrow. A longer burn_in helps if all chains start at one point, else smaller steps"
 
 
 def _unmeasured(found: Findings) -> str:
-    """A complaint about noise that the law leaves out, where no temperature shows it."""
+    """Warning about minibatch noise that neither the law nor a measured temperature covers."""
     if not found.left_out or found.measured:
         return ""
     return (
-        "what the method's law says of these draws leaves out the noise of minibatches, which makes them wider, and "
-        "their temperature, which would show it, was not measured: compare with a run with a larger batch_size or all "
-        "rows"
+        "the predicted bias leaves out the noise of minibatches, which makes the draws wider, and the temperature of "
+        "the draws was not measured: compare with a run with a larger batch_size or all rows"
     )

@@ -1,4 +1,4 @@
-"""The methods, one file each; `__all__` lists them. `Gossip` and `Mixing` are bases of custom methods."""
+"""The methods, one file each, listed in `__all__`. `Gossip` and `Mixing` are base classes of custom methods."""
 
 from . import balance as balance
 from . import combine as combine

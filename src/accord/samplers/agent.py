@@ -1,4 +1,4 @@
-"""The arguments of a method's functions: `Agent`, `Noise` and `Inbox`, as an engine hands them over."""
+"""Arguments that an engine passes to a method's functions: `Agent`, `Noise` and `Inbox`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from jaxtyping import Array, Float, Int, PyTree, UInt32
 from ..base.pytree import pytree
 from ..posterior.potential import Potential, Shard
 
-# Of the mean mass, the least that a sum is divided by.
+# Lower bound of a mass share used as a divisor.
 _LEAST_SHARE = 0.1
 
 
 class Facts(NamedTuple):
-    """What every agent knows of the network as a whole."""
+    """Properties of the network that every agent knows."""
 
     num_agents: Array
     degree_sum: Array
     degree_square_sum: Array
-    # what integrates differences must be so much slower where they come late and in one piece; 1 on reliable links
+    # factor of steps that integrate differences, below 1 on unreliable links
     caution: Array
 
 
 @pytree
 class Agent:
-    """One agent, as a method sees it: its place, its data behind f_i and its gradients, and the round."""
+    """One agent as a method sees it: its index, its potential f_i and gradients, and the round."""
 
-    # with a leading agent axis where an engine holds all agents in one
+    # an engine that holds all agents in one object adds a leading agent axis
     index: UInt32[Array, "*agent"]
     degree: Float[Array, "*agent"]
     shard: Shard
@@ -50,7 +50,7 @@ class Agent:
         return self.potential.value(self.shard, x)
 
     def gradient(self, x: Float[Array, " dim"], batch: Array | None = None) -> Float[Array, " dim"]:
-        """Gradient of f_i, of all rows or estimated from `batch` (unbiased, scaled by n_i / b)."""
+        """Gradient of f_i over all rows, or an unbiased estimate from `batch` (scaled by n_i / b)."""
         return self.potential.gradient(self.shard, x, batch)
 
     def hessian(self, x: Float[Array, " dim"]) -> Float[Array, "dim dim"]:
@@ -61,14 +61,14 @@ class Agent:
 class Noise(NamedTuple):
     """The randomness of one agent in one round, a pure function of (seed, chain, round, agent)."""
 
-    # Standard normals, scaled by the square root of the temperature, and by `common_scale` if `noise="common"`; a row
-    # for each step where the method needs so many.
+    # Standard normals times sqrt(temperature), and times `common_scale` if `noise="common"`. One row per step if
+    # `Needs.steps` is set.
     normal: Float[Array, "*step dim"] | None
-    # Random words that choose the rows of the round's minibatches (with replacement), or None for all rows.
+    # Random words that select the rows of the minibatches, with replacement. None: all rows.
     batch: UInt32[Array, " batch"] | None
-    # Standard normals of the agent's local steps, scaled by the square root of the temperature, never shared.
+    # Standard normals of the agent's local steps times sqrt(temperature), independent between agents.
     local: Float[Array, "step width"] | None
-    # Words of a `jax.random` key, for what takes a random number of random numbers.
+    # Words of a `jax.random` key, for methods that need a variable number of random numbers.
     key: UInt32[Array, 2] | None
 
     def random_key(self) -> Array:
@@ -78,7 +78,7 @@ class Noise(NamedTuple):
 
 
 class Inbox(NamedTuple):
-    """What arrived in a round, in the form that the method declared as its `Needs.inbox`."""
+    """Messages that arrived in a round, in the form declared by `Needs.inbox`."""
 
     mixed: PyTree = None
     summed: PyTree = None
@@ -87,11 +87,11 @@ class Inbox(NamedTuple):
     totalled: PyTree = None
     exchanged: PyTree = None
     evaluate: Callable[[Any], PyTree] | None = None
-    # shares of the mass before and after the round's exchanges; None: one
+    # mass shares before and after the round's exchanges, None on reliable links
     shares: tuple[Array, Array] | None = None
 
     def mix(self) -> PyTree:
-        """The messages averaged by the mixing weights, the agent's own included: sum_j W_ij message_j."""
+        """The messages averaged by the mixing weights, including the agent's own: sum_j W_ij message_j."""
         return self._declared(self.mixed, "mix")
 
     def neighbour_sum(self) -> PyTree:
@@ -99,46 +99,46 @@ class Inbox(NamedTuple):
         return self._declared(self.summed, "neighbour_sum")
 
     def disagreement(self) -> PyTree:
-        """What the agent's own message is more than each neighbour's, added up; declared as `neighbour_sum` is.
+        """Sum over neighbours of the agent's own message minus theirs, declared as `neighbour_sum`.
 
-        Its row of the network's Laplacian times the messages. Made edge by edge, so that it is rounded by as little as
-        agents are apart, however far all of them are from zero.
+        This is the agent's row of the network's Laplacian applied to the messages. It is added up edge by edge, so that
+        its rounding error scales with the differences and not with the messages' distance from zero.
         """
         return self._declared(self.apart, "disagreement")
 
     def differences(self) -> PyTree:
-        """The agent's own message less what `mix()` gives, or `disagreement()`; added up edge by edge as that is.
+        """The agent's own message minus `mix()`, or `disagreement()`, added up edge by edge.
 
-        Sums of it over all agents are zero, also where links lose messages: there every difference counts once, when
+        Its sum over all agents is zero. Links that lose messages keep this property: each difference counts once, when
         a later message of the link arrives.
         """
         return self._declared(self.differenced, "differences")
 
     @property
     def share(self) -> Array | float:
-        """What to divide a pushed part of `mix()` by, to read it as an average over the agents; 1 on reliable links.
+        """Divisor that turns a pushed part of `mix()` into an average over the agents, 1 on reliable links.
 
-        A part that is pushed is a sum over all agents that the links must not lose. Where they are unreliable it is
-        handed on unevenly; this is the agent's share of a mass handed on in the same way, but not below a tenth: who
-        hears nothing for long has hardly any, and what it adds itself would seem to be everybody's.
+        Unreliable links distribute a pushed sum unevenly. The divisor is the agent's share of a mass that is pushed
+        along with it, at least 0.1: without that bound, an agent that receives no message for long would divide its own
+        contributions by almost zero.
         """
         return 1.0 if self.shares is None else jnp.maximum(self.shares[1], _LEAST_SHARE)
 
     @property
     def share_before(self) -> Array | float:
-        """The same of what the agent itself held before the exchange, as in its state."""
+        """The divisor for a pushed part that the agent held before the exchange, as in its state."""
         return 1.0 if self.shares is None else jnp.maximum(self.shares[0], _LEAST_SHARE)
 
     def total(self) -> PyTree:
-        """The sum of all agents' messages: what a hub computes."""
+        """The sum of all agents' messages, as a hub computes it."""
         return self._declared(self.totalled, "total")
 
     def permuted(self) -> PyTree:
-        """The message of one agent, a random permutation of all agents' messages being handed out by a hub."""
+        """The message of one agent, from a random permutation of all agents' messages by the hub."""
         return self._declared(self.exchanged, "permuted")
 
     def query(self, state: Any) -> PyTree:
-        """The sum over all agents of `message(agent, state)`, for a state that the hub makes within a round."""
+        """The sum over all agents of `message(agent, state)`, for a state that the hub computes within a round."""
         return self._declared(self.evaluate, "query")(state)
 
     @staticmethod

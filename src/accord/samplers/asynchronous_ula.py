@@ -1,4 +1,4 @@
-"""Asynchronous ULA: D-ULA whose agents wake at random, and talk to who is awake."""
+"""Asynchronous ULA: D-ULA in which agents wake at random and exchange with awake neighbours."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .schedules import Step, as_step, at, rescaled
 
 class AsynchronousULAState(NamedTuple):
     position: Float[Array, " dim"]
-    # 1 where the agent takes part in the next round, else 0
+    # 1 if the agent is awake in the next round, else 0
     awake: Float[Array, ""]
 
 
 class AsynchronousULAMessage(NamedTuple):
-    """Zeros from who sleeps."""
+    """Zeros if the agent sleeps."""
 
     awake: Float[Array, ""]
     position: Float[Array, " dim"]
@@ -40,41 +40,40 @@ class AsynchronousULAInfo(NamedTuple):
 class AsynchronousULA(Monitored, Mixing):
     """Asynchronous decentralised unadjusted Langevin algorithm.
 
-    From agent i, where a_j is 1 for agents that are awake in the round and 0 for others:
+    From agent i, with a_j = 1 if agent j is awake in the round and 0 otherwise:
     `x_i+ = x_i - a_i (consensus_step sum_{j in N_i} a_j (x_i - x_j) + step_size N grad f_i(x_i)
-    - sqrt(2 step_size N) w_i)`; every a_j is 1 with the probability `awake`, of its own in each round.
+    - sqrt(2 step_size N) w_i)`. Each a_j is 1 with probability `awake`, independently in each round.
 
     After Bhar, Bai, George & Busart 2022 (arXiv 2211.08603) and Bhar, Bai, George & Busart 2023 (2311.03496), derived
-    from the abstracts: there pairs wake and average, here every link works whose two ends are awake. Pulls cancel in
-    pairs, and noise comes with every step, so that the network average follows Langevin on F with the step
-    `awake step_size`. Which gradients a round sees is chance, and adds noise as minibatches do: on Gaussian posteriors
-    of one parameter the average is hotter by the share `step_size (1 - awake) sum_i g_i^2 / 2`, g_i^2 the mean square
-    of agent i's slope over the posterior. One agent's mean is biased as under D-ULA with `awake step_size` and
-    `awake^2 consensus_step`, and its draws are over-dispersed somewhat more than under that; with `awake=1` this is
-    D-ULA. Rounds with random links have no exact law. Needs
-    consensus_step < 2 / lambda_max(L); stable on quadratic potentials, whoever wakes, while `step_size N H < I + W`,
-    W = I - consensus_step L.
+    from the abstracts. There pairs of agents wake and average. Here every edge with two awake ends is active. Consensus
+    terms cancel in pairs and every step adds its noise, so that the network average follows Langevin on F with the step
+    `awake step_size`. The random choice of gradients adds noise as minibatches do: on Gaussian posteriors with one
+    parameter the temperature of the average rises by the fraction `step_size (1 - awake) sum_i g_i^2 / 2`, g_i^2 the
+    mean square of agent i's gradient over the posterior. One agent's mean is biased as under D-ULA with
+    `awake step_size` and `awake^2 consensus_step`, and its draws are somewhat more over-dispersed than under that. With
+    `awake=1` this is D-ULA. Rounds with random links have no exact law. Needs consensus_step < 2 / lambda_max(L).
+    Stable on quadratic potentials, whichever agents are awake, while `step_size N H < I + W`, W = I - consensus_step L.
 
-    In round 0 all are awake. The statistic "updates" counts the rounds of the agent that was awake most, up to each
-    draw. Engines run in step: who sleeps sends zeros, and its gradient is counted.
+    All agents are awake in round 0. The statistic "updates" is the largest number of rounds in which an agent was
+    awake, up to each draw. Engines run synchronously: sleeping agents send zeros, and their gradients are counted.
 
     Parameters
     ----------
     step_size
         alpha > 0, a number or a schedule of the round.
     consensus_step
-        beta, 0 < beta < 2 / lambda_max(L), a number or a schedule that does not grow.
+        beta, 0 < beta < 2 / lambda_max(L), a number or a non-increasing schedule.
     awake
-        Probability that an agent takes part in a round, 0 < awake <= 1; 1/2 by default.
+        Probability that an agent is awake in a round, 0 < awake <= 1. Default 1/2.
     noise
-        "independent": the same noise for all would be too little, for not all hear it.
+        "independent" only. Common noise would be too small, because sleeping agents do not add it.
     batch_size, temperature
         As in `Gossip` and `Sampler`.
 
     Raises
     ------
     ValueError
-        A number out of its range.
+        A parameter out of range.
 
     Examples
     --------
@@ -109,12 +108,12 @@ class AsynchronousULA(Monitored, Mixing):
     def transition(
         self, agent: Agent, state: AsynchronousULAState, inbox: Inbox, noise: Noise
     ) -> tuple[AsynchronousULAState, AsynchronousULAInfo]:
-        heard = inbox.mix()
+        mixed = inbox.mix()
         step = at(self.step_size, agent.round) * agent.num_agents
-        # inbox.mix() applies beta of round 0; the gain carries a schedule's decay
+        # inbox.mix() applies beta of round 0, the gain applies a schedule's decay
         gain = at(self.consensus_step, agent.round) / at(self.consensus_step, 0)
         gradient = agent.gradient(state.position, noise.batch)
-        pull = gain * (heard.awake * state.position - heard.position)
+        pull = gain * (mixed.awake * state.position - mixed.position)
         position = state.position - pull - step * gradient + (2.0 * step) ** 0.5 * noise.normal
         position = jnp.where(state.awake > 0, position, state.position)
         wakes = jax.random.bernoulli(noise.random_key(), self.awake).astype(state.awake.dtype)
@@ -127,5 +126,5 @@ class AsynchronousULA(Monitored, Mixing):
         return consensus_weights(network, "consensus_step", self.consensus_step)
 
     def max_step(self, network: Network, hessians: np.ndarray) -> float:
-        """The largest step at which no round makes differences grow, whoever is awake; chance may allow larger ones."""
+        """The largest step at which differences never grow, whichever agents are awake."""
         return largest_step(network, hessians, self.weights(network))

@@ -1,4 +1,4 @@
-"""How many local steps fast and slow agents make, so that all finish a round together."""
+"""Numbers of local steps with which fast and slow agents finish a round at the same time."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..posterior import Posterior
 
 
 def balanced_steps(average: float, seconds: Sequence[float] | np.ndarray) -> tuple[int, ...]:
-    """Local steps `N_i = average b q_i`, with q_i = (1 / seconds_i) / sum_k 1 / seconds_k, at least 1 each.
+    """Local steps `N_i = average b q_i`, at least 1, with q_i = (1 / seconds_i) / sum_k 1 / seconds_k and b agents.
 
-    Ahn et al. 2014; section 3.2.2 of the DG-LMC paper.
+    Ahn et al. 2014, and section 3.2.2 of the DG-LMC paper.
 
     Parameters
     ----------
     average
-        Mean number of steps over the b agents, > 0.
+        Mean number of steps over the agents, > 0.
     seconds
-        Time of one local step at each agent, > 0, shape (agent,); `gradient_seconds` measures it.
+        Time of one local step at each agent, > 0, shape (agent,). `gradient_seconds` measures it.
 
     Examples
     --------
@@ -40,9 +40,9 @@ def balanced_steps(average: float, seconds: Sequence[float] | np.ndarray) -> tup
 
 
 def gradient_seconds(post: Posterior, repeats: int = 20) -> np.ndarray:
-    """Median wall seconds of one gradient of each agent's potential on this machine, shape (agent,).
+    """Median seconds of one gradient of each agent's potential on this machine, shape (agent,).
 
-    Each shard is timed with its own rows only, unpadded. Agents on machines of their own each measure themselves, with
+    Each shard is timed with its own rows, unpadded. Agents on separate machines measure their own time with
     `post.alone(agent)`.
     """
     gradient = compiled(post.potential.gradient)

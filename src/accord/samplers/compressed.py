@@ -1,4 +1,4 @@
-"""Base of the Langevin methods at a hub whose agents send compressed differences of gradients."""
+"""Base class of hub Langevin methods whose agents send compressed gradient differences."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from .protocol import Langevin, Needs
 class CompressedState(NamedTuple):
     # the hub's parameters, the same at all agents
     position: Float[Array, " dim"]
-    # where the agents take them to be, as far as the hub has told
+    # the hub's parameters as known to the agents, after compression
     known: Float[Array, " dim"]
-    # what the agent sends next
+    # the agent's next message
     sent: Float[Array, " dim"]
-    # what the hub remembers of this agent's gradients, and of all agents' together
+    # memory of this agent's gradients
     memory: Float[Array, " dim"]
+    # sum of all agents' memories
     recalled: Float[Array, " dim"]
 
 
 @dataclass(frozen=True)
 class Compressed(Langevin):
-    """Base of the Langevin methods at a hub whose agents send compressed differences of gradients.
+    """Base class of hub Langevin methods whose agents send compressed gradient differences.
 
-    The hub makes `x+ = x - step_size (eta + sum_i c_i) + sqrt(2 step_size) w`, eta = sum_i eta_i. From agent i:
-    `c_i = C(grad f_i(x) - eta_i)` and `eta_i+ = eta_i + rate c_i`, which the hub does as well. The first two messages,
-    of a start and of a gradient, are whole; where there is a memory it begins as that gradient.
+    The hub updates `x+ = x - step_size (eta + sum_i c_i) + sqrt(2 step_size) w`, eta = sum_i eta_i. From agent i:
+    `c_i = C(grad f_i(x) - eta_i)` and `eta_i+ = eta_i + rate c_i`. The hub updates eta in the same way. The first two
+    messages, the start and a gradient, are uncompressed. If `rate` is positive, eta_i starts as that gradient.
 
     Parameters
     ----------
@@ -57,18 +58,18 @@ class Compressed(Langevin):
 
     @abc.abstractmethod
     def compressed(self, difference: Float[Array, " dim"], noise: Noise) -> Float[Array, " dim"]:
-        """What an agent sends of a difference."""
+        """The compressed form of a gradient difference."""
 
     @abc.abstractmethod
     def rate(self, dim: int) -> float:
-        """How much of what was sent is remembered, from 0 (nothing) to 1."""
+        """The fraction of a message that is added to the memory, from 0 to 1."""
 
     @abc.abstractmethod
     def message_bits(self, dim: int) -> int:
-        """Bits that a code of what an agent sends in a round takes; runs send, and count, whole numbers."""
+        """Bits of an encoded message of an agent. Runs send and count uncompressed numbers."""
 
     def handed_down(self, known: Float[Array, " dim"], position: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """Where the agents take the hub to be, after what it tells them."""
+        """The hub's position as the agents know it after the hub's message."""
         return position
 
     def needs(self, dim: int) -> Needs:
@@ -82,15 +83,15 @@ class Compressed(Langevin):
         return state.sent
 
     def update(self, agent: Agent, state: CompressedState, inbox: Inbox, noise: Noise) -> CompressedState:
-        heard, begun = inbox.total(), agent.round > 0
-        slope = state.recalled + heard
+        total, begun = inbox.total(), agent.round > 0
+        slope = state.recalled + total
         moved = state.position - self.step_size * slope + (2.0 * self.step_size) ** 0.5 * noise.normal
-        # round 0 averages the starts; what is heard in round 1 are whole gradients, with which a memory begins
-        position = jnp.where(begun, moved, heard)
+        # round 0 averages the starts, and messages of round 1 are uncompressed gradients, which initialise the memory
+        position = jnp.where(begun, moved, total)
         known = jnp.where(begun, self.handed_down(state.known, position), position)
         later = self.rate(position.size)
         rate = jnp.where(agent.round > 1, later, jnp.where(begun, float(later > 0), 0.0))
-        memory, recalled = state.memory + rate * state.sent, state.recalled + rate * heard
+        memory, recalled = state.memory + rate * state.sent, state.recalled + rate * total
         difference = agent.gradient(known, noise.batch) - memory
         sent = jnp.where(begun, self.compressed(difference, noise), difference)
         return CompressedState(position, known, sent, memory, recalled)
@@ -99,5 +100,5 @@ class Compressed(Langevin):
         return float(self.step_size)
 
     def max_step(self, network: Network, hessians: np.ndarray) -> float:
-        # what compression adds can only make less of it
+        # an upper bound: compression reduces it
         return 2.0 * reciprocal(float(np.linalg.eigvalsh(hessians.sum(axis=0))[-1]))

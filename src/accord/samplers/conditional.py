@@ -1,4 +1,4 @@
-"""Conditional draws for Gibbs samplers: x from exp(-(f_i(x) + strength |x - center|^2 / 2) / temperature)."""
+"""Conditional draws for Gibbs samplers: x ~ exp(-(f_i(x) + strength |x - center|^2 / 2) / temperature)."""
 
 from __future__ import annotations
 
@@ -26,53 +26,53 @@ _POWER_ITERATIONS = 50
 
 
 class Count(NamedTuple):
-    """Evaluations that one agent's draw took."""
+    """Cost of one agent's draw."""
 
-    # Proposals that were not accepted.
+    # Rejected proposals.
     rejections: Int[Array, ""]
-    # Evaluations of f_i or its gradient, and products with its Hessian.
+    # Evaluations of f_i or its gradient, and Hessian-vector products.
     gradients: Int[Array, ""]
 
 
 class Conditional(abc.ABC):
-    """How an agent draws from its potential tied to a centre."""
+    """How an agent draws from its potential with a quadratic tie to a centre."""
 
     def check(self, post: Posterior) -> None:
-        """Raise `ValueError` where the potentials do not allow it."""
+        """Raise `ValueError` if the potentials do not support it."""
         return None
 
     def curvatures(self, post: Posterior) -> np.ndarray:
-        """What `draw` is told of each agent's curvature, (agent,)."""
+        """The argument `curvature` of `draw` for each agent, (agent,)."""
         return curvatures(post)
 
     @property
     def is_linear(self) -> bool:
-        """Whether a draw is linear in one vector of normal numbers; else it takes a random key, and is counted."""
+        """Whether a draw is linear in one vector of normals. Otherwise it uses a random key and counts its cost."""
         return False
 
     @abc.abstractmethod
     def draw(
         self, agent: Agent, center: Vector, strength: Array, x: Vector, noise: Noise, temperature: float, curvature: Any
     ) -> tuple[Vector, Count | None]:
-        """A draw, given the agent's present position x, and what it took.
+        """A draw and its cost, given the agent's present position x.
 
-        `curvature` is a bound or estimate of the largest eigenvalue of the Hessian of f_i, 0 where none is known.
+        `curvature` is a bound or estimate of the largest eigenvalue of the Hessian of f_i, 0 if unknown.
         """
 
     def acceptance_rate(self, rejections: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        """The share of proposals that were accepted, from counts."""
+        """The fraction of accepted proposals."""
         return draws / (draws + rejections)
 
     def summarise(self, monitored: dict[str, np.ndarray], draws: np.ndarray) -> dict[str, np.ndarray]:
-        """The statistics of a run: instead of rejections, the acceptance rate of the agent with the most of them."""
+        """Statistics of a run, with rejections replaced by the acceptance rate, the lowest of all agents."""
         kept = {name: values for name, values in monitored.items() if name != "rejections"}
         if "rejections" in monitored:
             kept["acceptance_rate"] = self.acceptance_rate(monitored["rejections"], draws)
         return kept
 
     def explain(self) -> str:
-        """Why a draw became not a number, as the beginning of a sentence."""
-        return f"{self} found no draw of its conditional: its potential is not convex"
+        """Why a draw is NaN, as the beginning of a sentence."""
+        return f"{self} could not draw from its conditional: the potential is not convex"
 
 
 @pytree
@@ -82,12 +82,12 @@ class Exact(Conditional):
     def check(self, post: Posterior) -> None:
         if not post.quadratic:
             raise ValueError(
-                'conditional="exact" needs quadratic potentials, and those of this posterior are not declared to be: '
-                'declare it with quadratic=True where they are, else use conditional="rejection" or "mala"'
+                'conditional="exact" needs quadratic potentials, and this posterior does not declare them: '
+                'set quadratic=True on the posterior if they are, else use conditional="rejection" or "mala"'
             )
 
     def curvatures(self, post: Posterior) -> np.ndarray:
-        # its draws know the whole Hessian
+        # draws use the whole Hessian
         return np.zeros(post.num_agents)
 
     @property
@@ -105,18 +105,17 @@ class Exact(Conditional):
 
 @pytree
 class Rejection(Conditional):
-    """Rejection sampling from a Gaussian at the conditional's mode: exact for convex potentials.
+    """Rejection sampling from a Gaussian at the conditional's mode, exact for convex potentials.
 
-    With x* near the mode, convexity bounds the conditional by a Gaussian N(center - grad f(x*) / strength,
-    temperature / strength); a proposal x is accepted with the probability exp(-D(x, x*) / temperature), where D is the
-    Bregman distance of f_i, f(x) - f(x*) - <grad f(x*), x - x*> >= 0. The draw is exact wherever x* is; the nearer to
-    the mode, the fewer the tries. If f_i is beta-smooth a proposal is accepted with a probability of at least
-    (1 + beta / strength)^(-dim / 2).
+    With x* near the mode, convexity bounds the conditional by a Gaussian N(center - grad f(x*) / strength, temperature
+    / strength). A proposal x is accepted with probability exp(-D(x, x*) / temperature), where D is the Bregman distance
+    of f_i, f(x) - f(x*) - <grad f(x*), x - x*> >= 0. The draw is exact for any x*, and x* closer to the mode needs
+    fewer proposals. If f_i is beta-smooth, the acceptance probability is at least (1 + beta / strength)^(-dim / 2).
 
     Parameters
     ----------
     max_tries
-        Proposals allowed for one draw, >= 1; more are an error of the run.
+        Largest number of proposals for one draw, >= 1. The run fails if a draw needs more.
     """
 
     max_tries: int = static(default=1000)
@@ -128,11 +127,11 @@ class Rejection(Conditional):
         self, agent: Agent, center: Vector, strength: Array, x: Vector, noise: Noise, temperature: float, curvature: Any
     ) -> tuple[Vector, Count]:
         spread = jnp.sqrt(temperature / strength)
-        # a hundredth of the proposal's width: closer to the mode saves no tries
+        # a hundredth of the proposal's width: more precision saves no proposals
         found = proximal_point(agent, center, strength, start=x, tolerance=0.01 * spread)
         peak, slope, value = found.point, agent.gradient(found.point), agent.value(found.point)
         middle, key = center - slope / strength, noise.random_key()
-        # rounding of a sum of many terms, below which a negative distance does not say that f_i is not convex
+        # rounding error of a sum of many terms: a distance below its negative means that f_i is not convex
         rounding = 64.0 * jnp.finfo(x.dtype).eps * (1.0 + jnp.abs(value))
 
         def unfinished(carry: tuple) -> Array:
@@ -149,21 +148,22 @@ class Rejection(Conditional):
 
         start = (x, jnp.zeros((), bool), jnp.ones((), bool), jnp.int32(0))
         point, accepted, convex, tries = jax.lax.while_loop(unfinished, attempt, start)
-        # the run stops at what is not a number, and asks `explain` why
+        # the run stops at a NaN and calls `explain`
         point = jnp.where(accepted & convex, point, jnp.nan)
         return point, Count(tries - 1, found.evaluations + 2 + tries)
 
 
 @pytree
 class MALA(Conditional):
-    """Metropolis-adjusted Langevin steps from the agent's present position: they keep the conditional's law exactly.
+    """Metropolis-adjusted Langevin steps from the agent's present position, which leave the conditional invariant.
 
     Parameters
     ----------
     steps
-        Steps for one draw, >= 1.
+        Steps of one draw, >= 1.
     scale
-        Their size, > 0, as a multiple of dim^(-1/3) / (strength + curvature), the scaling that keeps acceptance.
+        Step size, > 0, as a multiple of dim^(-1/3) / (strength + curvature), which keeps the acceptance rate over
+        dimensions.
     """
 
     steps: int = static(default=3)
@@ -179,7 +179,7 @@ class MALA(Conditional):
         step = self.scale * x.size ** (-1.0 / 3.0) / (strength + curvature)
         key = noise.random_key()
 
-        def look(x: Vector) -> tuple[Array, Vector]:
+        def evaluate(x: Vector) -> tuple[Array, Vector]:
             away = x - center
             value = agent.value(x) + strength * jnp.sum(away**2) / 2.0
             return value / temperature, agent.gradient(x) + strength * away
@@ -192,15 +192,15 @@ class MALA(Conditional):
             for_point, for_decision = jax.random.split(jax.random.fold_in(key, k))
             normal = jax.random.normal(for_point, x.shape, x.dtype)
             point = x - step * slope + jnp.sqrt(2.0 * step * temperature) * normal
-            there = look(point)
+            there = evaluate(point)
             cost = there[0] - value + proposal_cost(x, point, there[1]) - proposal_cost(point, x, slope)
-            # false where the cost is not a number: such a point is never moved to
+            # a NaN cost compares as false and rejects the point
             accepted = jax.random.exponential(for_decision, (), x.dtype) > cost
             new = (point, there, rejections)
             old = (x, (value, slope), rejections + 1)
             return jax.tree.map(lambda a, b: jnp.where(accepted, a, b), new, old)
 
-        x, _, rejections = jax.lax.fori_loop(0, self.steps, move, (x, look(x), jnp.int32(0)))
+        x, _, rejections = jax.lax.fori_loop(0, self.steps, move, (x, evaluate(x), jnp.int32(0)))
         return x, Count(rejections, jnp.int32(2 * (self.steps + 1)))
 
     def acceptance_rate(self, rejections: np.ndarray, draws: np.ndarray) -> np.ndarray:
@@ -211,7 +211,7 @@ CONDITIONALS: dict[str, type[Conditional]] = {"exact": Exact, "rejection": Rejec
 
 
 def as_conditional(name: str, conditional: Any) -> Conditional:
-    """A conditional by name, or as it is."""
+    """A conditional by name, or the given instance."""
     if isinstance(conditional, Conditional):
         return conditional
     if conditional not in CONDITIONALS:
@@ -221,25 +221,23 @@ def as_conditional(name: str, conditional: Any) -> Conditional:
 
 
 def curvatures(post: Posterior) -> np.ndarray:
-    """The largest eigenvalue of each potential's Hessian at the posterior's init, (agent,); 0 where it is not finite.
+    """The largest eigenvalue of each potential's Hessian at the posterior's init, (agent,), 0 if not finite.
 
-    For quadratic potentials, and for logistic regression (whose init is 0), that is the bound on the whole space. With
-    many parameters it comes from power iterations, which end a little below. One number leaves each agent.
+    This is a global bound for quadratic potentials, and for logistic regression with init 0. With many parameters,
+    power iterations estimate it slightly from below. Each agent sends one number.
     """
     many = not post.quadratic and post.dim > HESSIAN_DIM
     return post.each(_by_power_iterations if many else largest_curvature, post.init)
 
 
 def largest_curvature(potential: Potential, shard: Shard, x: Vector) -> Array:
-    """The largest eigenvalue of an agent's Hessian at x; 0 where it is not finite."""
+    """The largest eigenvalue of an agent's Hessian at x, 0 if not finite."""
     hessian = potential.hessian(shard, x)
     finite = jnp.isfinite(hessian).all()
     return jnp.maximum(jnp.linalg.eigvalsh(jnp.where(finite, hessian, 0.0))[-1], 0.0)
 
 
 def _by_power_iterations(potential: Potential, shard: Shard, x: Vector) -> Array:
-    """The same without forming the Hessian."""
-
     def product(v: Vector) -> Vector:
         return jax.jvp(lambda y: potential.gradient(shard, y), (x,), (v,))[1]
 

@@ -18,12 +18,12 @@ def even_step(network: Network) -> float:
 
 
 def consensus_weights(network: Network, name: str, step: Step | None) -> scipy.sparse.csr_array:
-    """W = I - step L at round 0 of a consensus step along the edges.
+    """W = I - step L with the consensus step of round 0.
 
     Raises
     ------
     ValueError
-        The step is not below 2 / lambda_max(L), beyond which disagreement grows; the bound is printed.
+        The step is not below 2 / lambda_max(L), above which disagreement grows.
     """
     value = float(at(step, 0))
     if network.edges.size == 0:
@@ -35,7 +35,7 @@ def consensus_weights(network: Network, name: str, step: Step | None) -> scipy.s
 
 
 def largest_step(network: Network, hessians: np.ndarray, weights: scipy.sparse.csr_array) -> float:
-    """The largest stable step of D-ULA with these weights: step_size N H < I + W, H (agent, dim, dim)."""
+    """The largest stable step of D-ULA with these weights: step_size N H < I + W, H of shape (agent, dim, dim)."""
     return reciprocal(network.num_agents * largest_curvature(hessians, identity_plus(weights)))
 
 
@@ -46,9 +46,10 @@ def check_tracking_step(
     weights: scipy.sparse.csr_array | None,
     exchanges: int,
 ) -> None:
-    """Raise `ValueError` where a tracker does not agree: beside `consensus_step`, W = I - consensus_step L mixes it.
+    """Raise `ValueError` if the trackers of agents would diverge from each other.
 
-    With several exchanges it mixes by I - (gamma / beta)(I - P), and no eigenvalue of P is below -contraction.
+    With one exchange the trackers mix by W = I - tracking_step L. With several they mix by I - (gamma / beta)(I - P),
+    and no eigenvalue of P is below -contraction.
     """
     consensus_weights(network, "tracking_step", tracking_step)
     if exchanges == 1 or weights is None:

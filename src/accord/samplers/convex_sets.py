@@ -1,4 +1,4 @@
-"""Convex sets that parameters may be restricted to, each with the nearest point of it."""
+"""Convex sets for restricted parameters, with their projections."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class ConvexSet(abc.ABC):
 
     @abc.abstractmethod
     def project(self, x: Points) -> Points:
-        """The nearest point of the set to each of these, of the shape (..., dim)."""
+        """The nearest point of the set to each point, shape (..., dim)."""
 
     def check(self, dim: int) -> None:
-        """Raise `ValueError` where the set is not one of `dim` parameters."""
+        """Raise `ValueError` if the set does not fit `dim` parameters."""
         return None
 
 
 def as_bound(name: str, bound: Any) -> ArrayLike:
-    """A bound, a number or one a parameter, checked: no NaN."""
+    """A validated bound: a number, or one per parameter, without NaN."""
     array = np.asarray(bound, float)
     if array.ndim > 1 or np.isnan(array).any():
-        raise ValueError(f"{name} must be a number, or one a parameter, found {bound}")
+        raise ValueError(f"{name} must be a number, or one per parameter, found {bound}")
     return float(array) if array.ndim == 0 else array
 
 
@@ -43,12 +43,12 @@ class Box(ConvexSet):
     Parameters
     ----------
     lower, upper
-        A number, or one a parameter; -inf and inf (the defaults) where there is no bound.
+        A number, or one per parameter. The defaults -inf and inf mean no bound.
 
     Raises
     ------
     ValueError
-        A lower bound that is not below the upper one, or bounds of another number of parameters.
+        A lower bound that is not below the upper one, or a wrong number of bounds.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class Box(ConvexSet):
     def check(self, dim: int) -> None:
         for name, bound in (("lower", self.lower), ("upper", self.upper)):
             if np.shape(bound) not in ((), (dim,)):
-                raise ValueError(f"{name} must be one number, or one a parameter ({dim}), found {np.shape(bound)[0]}")
+                raise ValueError(f"{name} must be one number, or one per parameter ({dim}), found {np.shape(bound)[0]}")
 
 
 @pytree
@@ -122,11 +122,11 @@ class L1Ball(ConvexSet):
 
 
 def _onto_simplex(x: Points, total: Any) -> Points:
-    """The nearest points that are >= 0 and sum to `total`: all coordinates fall alike, and none below 0."""
+    """The nearest points that are >= 0 and sum to `total`: coordinates minus a constant, clipped at 0."""
     sorted_x = -jnp.sort(-x, axis=-1)
     excess = jnp.cumsum(sorted_x, axis=-1) - total
     count = jnp.broadcast_to(jnp.arange(1, x.shape[-1] + 1, dtype=x.dtype), x.shape)
-    # coordinates that stay above 0 are the largest ones, as many as this holds for
+    # number of coordinates that stay above 0: the largest ones that satisfy this
     kept = jnp.sum(sorted_x * count > excess, axis=-1, keepdims=True)
     fall = jnp.take_along_axis(excess, kept - 1, axis=-1) / kept.astype(x.dtype)
     return jnp.maximum(x - fall, 0.0)
@@ -136,7 +136,7 @@ NAMED: dict[str, ConvexSet] = {"positive": Box(0.0), "unit_interval": Box(0.0, 1
 
 
 def as_convex_set(name: str, given: Any) -> ConvexSet:
-    """A convex set by name, or as it is."""
+    """A convex set by name, or the given instance."""
     if isinstance(given, ConvexSet):
         return given
     if given not in NAMED:

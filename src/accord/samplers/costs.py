@@ -1,4 +1,4 @@
-"""The cost of a round: exchanges, messages and rows read, computed from the method's `Needs`."""
+"""Cost of a round, computed from the method's `Needs`: exchanges, messages and rows read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .protocol import Needs
 
 
 def messages_per_round(needs: Needs, network: Network) -> tuple[int, np.ndarray]:
-    """Exchanges of a round that must follow one another, and the messages that each agent sends in them, (agent,).
+    """Sequential exchanges of a round, and the messages that each agent sends in them (agent,).
 
-    A total goes up a spanning tree and down again: to the hub and back where an agent is everybody's neighbour.
+    A total goes up a spanning tree and down again: to the hub and back if one agent is a neighbour of all others.
     """
     if needs.spans_network:
         tree = network.aggregation
@@ -25,7 +25,7 @@ def messages_per_round(needs: Needs, network: Network) -> tuple[int, np.ndarray]
 
 
 def random_words(needs: Needs, dim: int, num_agents: int) -> int:
-    """Random words that a round takes of so many agents, in each chain."""
+    """Random words of a round in each chain, for all agents together."""
     normal = needs.normal * dim * (1 if needs.steps is None else needs.steps)
     local = 0 if needs.local is None else math.prod(needs.local)
     batch = 0 if needs.batch_size is None else needs.batch_size * int(np.max(needs.gradients))
@@ -33,7 +33,7 @@ def random_words(needs: Needs, dim: int, num_agents: int) -> int:
 
 
 def rows_per_gradient(needs: Needs, sizes: np.ndarray) -> np.ndarray:
-    """Rows that each agent reads for a gradient, (agent,), given the rows that each has."""
+    """Rows that each agent reads for a gradient (agent,), given the sizes of the shards (agent,)."""
     return sizes if needs.batch_size is None else np.full_like(sizes, needs.batch_size)
 
 
@@ -45,5 +45,5 @@ def total_traffic(network: Network, numbers: int, count: int = 1) -> Traffic:
 
 
 def float_bytes() -> int:
-    """Bytes of a number as runs send it: 4, or 8 with `jax_enable_x64`."""
+    """Bytes of a number in a message: 4, or 8 with `jax_enable_x64`."""
     return int(np.dtype(jnp.result_type(float)).itemsize)

@@ -23,10 +23,10 @@ class DADMMSState(NamedTuple):
 
 
 class DADMMSInfo(NamedTuple):
-    # Error of the proximal step if it missed its tolerance, in standard deviations of that step's noise; else 0.
-    # None of a closed form.
+    # Error of a proximal step that missed its tolerance, in standard deviations of the step's noise, else 0. None for a
+    # closed form.
     unsolved_error: Float[Array, ""] | None
-    # Gradients and products with Hessians that it took; None where it takes one, in closed form.
+    # Gradients and Hessian-vector products of the step. None for a closed form, which takes one gradient.
     gradients: Int[Array, ""] | None
 
 
@@ -40,33 +40,33 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
 
     D-ADMMS paper, eqs. 4-5 with the noise of eqs. 40-41 (eq. 6 prints wrong signs). The degree-weighted average makes
     implicit Langevin steps of size h = 1 / (2 rho sum_i deg_i) on F. The noise above is the `calibrated` one, which has
-    the temperature of that step on every graph; the `published` noise is `sqrt(2) deg_i w_i`, whose temperature is
-    r / (2 rho) on an r-regular graph, so that its error bars are right only at rho = r/2. Any rho is stable on convex
-    potentials whose proximal steps are solved: columns in units a thousand times apart want ``whiten=True``. So do
-    posteriors 1e5 standard deviations or more from zero in single precision, whose positions are rounded by more the
-    larger rho is: a round then moves them by little more than their last digit. Every agent needs a neighbour. At
-    `temperature=0` this is C-ADMM, which converges to the mode.
+    the temperature of that step on every graph. The `published` noise is `sqrt(2) deg_i w_i` with temperature r / (2
+    rho) on an r-regular graph, so that its error bars are right only at rho = r/2. Any rho is stable on convex
+    potentials if proximal steps are solved. Use ``whiten=True`` if columns have units a thousand times apart. Use it as
+    well in single precision if the posterior is 1e5 standard deviations or more from zero: rounding grows with rho, and
+    a round then moves positions by little more than their last digit. Every agent needs a neighbour. At `temperature=0`
+    this is C-ADMM, which converges to the mode.
 
-    The proximal step is solved in closed form for quadratic potentials, and else by Newton's method with conjugate
-    gradients, preconditioned by the agent's Hessian at init up to a few hundred parameters.
+    Proximal steps have a closed form for quadratic potentials. Others use Newton's method with conjugate gradients,
+    preconditioned by the agent's Hessian at init up to a few hundred parameters.
 
     Parameters
     ----------
     rho
-        Penalty > 0, a number or a schedule of the round; large is accurate and slow. None: chosen by a plan, in
-        whitened coordinates.
+        Penalty > 0, a number or a schedule of the round. Larger values are more accurate and mix more slowly. None: a
+        plan chooses it, in whitened coordinates.
     calibration
-        "calibrated" (default) or "published": the scale of the noise.
+        Scale of the noise: "calibrated" (default) or "published".
     tolerance
-        Error allowed in each proximal step, as a fraction of the standard deviation of the noise that the step
-        adds (at temperature zero, of a millionth of that at temperature one). A run in which a step misses it warns.
+        Allowed error of each proximal step, as a fraction of the standard deviation of the step's noise (at temperature
+        0, of 1e-6 times that at temperature 1). A run warns if a step misses it.
     temperature, noise
         As in `Sampler`.
 
     Raises
     ------
     ValueError
-        A number out of its range, or an agent without a neighbour.
+        A parameter out of range, or an agent without a neighbour.
 
     Examples
     --------
@@ -101,8 +101,8 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
         self, agent: Agent, state: DADMMSState, inbox: Inbox, noise: Noise
     ) -> tuple[DADMMSState, DADMMSInfo]:
         x, degree = state.position, agent.degree
-        # The dual step that ends round k - 1 needs the neighbours' positions of that round. They arrive now, with
-        # the message of round k: one exchange serves both steps. Before round 0 there was no dual step.
+        # The dual step that ends round k - 1 needs the neighbours' positions of that round, which arrive with the
+        # messages of round k: one exchange serves both steps. Before round 0 there is no dual step.
         earlier = jnp.where(agent.round > 0, at(self.rho, jnp.maximum(agent.round - 1, 0)), 0.0)
         dual = state.dual + agent.facts.caution * earlier * inbox.differences()
         rho = at(self.rho, agent.round)
@@ -115,7 +115,7 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
             spread = spread * self.common_scale(agent)
         found = proximal_point(agent, center, strength, start=x, tolerance=self.tolerance * spread)
         state = DADMMSState(found.point, dual)
-        # a closed form misses nothing, and takes one gradient as any round does
+        # a closed form has no error, and counts as the round's one gradient
         if agent.shard.quadratic is not None:
             return state, DADMMSInfo(None, None)
         return state, DADMMSInfo(found.error / spread, found.evaluations)
@@ -144,17 +144,17 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
             return None
         return (
             f"a proximal step of D-ADMMS missed its tolerance: its error was {worst:.3g} standard deviations of the "
-            "step's noise, and draws may be as far off; raise rho, take whiten=True where parameters have units far "
+            "step's noise, and draws may be off by as much: raise rho, use whiten=True if units of parameters are far "
             "apart, or check that every potential is convex"
         )
 
 
-# The noise against which proximal steps of the optimiser are judged, relative to that at temperature one.
+# Noise scale for the tolerance at temperature 0, relative to that at temperature 1.
 _COLD = 1e-6
 
-# For each calibration: the noise's scale s_i at the proximal centre, and what common noise is multiplied by. The
-# degree-weighted average has noise sum_i deg_i s_i w_i / D, D = sum_i deg_i; a shared w scaled by
-# sqrt(sum_i deg_i^2 s_i^2) / (D s_i) leaves its variance as it is and gives every agent the same noise.
+# For each calibration: the noise's scale s_i at the proximal centre, and the factor of common noise. The
+# degree-weighted average has noise sum_i deg_i s_i w_i / D, D = sum_i deg_i. A common w with the factor
+# sqrt(sum_i deg_i^2 s_i^2) / (D s_i) keeps its variance and gives every agent the same noise.
 _NOISE = {
     "calibrated": (
         lambda rho, degree: (rho * degree) ** -0.5,

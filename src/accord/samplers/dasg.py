@@ -1,4 +1,4 @@
-"""D-ASG: decentralised accelerated (stochastic) gradient, the optimiser with Nesterov's momentum."""
+"""D-ASG: decentralised accelerated (stochastic) gradient, an optimiser with Nesterov momentum."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from .schedules import Step, as_step, at, rescaled
 
 class DASGState(NamedTuple):
     position: Float[Array, " dim"]
-    # the position extrapolated by the momentum, which is mixed and where the gradient is taken
+    # the position extrapolated by the momentum, which agents mix and at which they evaluate gradients
     ahead: Float[Array, " dim"]
 
 
 @pytree
 class DASG(Gossip):
-    """Decentralised accelerated stochastic gradient: an optimiser, the noiseless relative of DE-SGHMC.
+    """Decentralised accelerated stochastic gradient: an optimiser, DE-SGHMC without noise.
 
     From agent i:
     `x_i+ = sum_j W_ij y_j - step_size grad f_i(y_i)`, `y_i+ = (1 + momentum) x_i+ - momentum x_i`, at the start
     y_i = x_i.
 
-    DE-SGHMC slides (Gurbuzbalaban et al. 2021), where D-ASG is named; Nesterov's extrapolation with mixing. It adds no
-    noise: with full gradients all agents end at one fixed point near the mode, the same as D-SG's (`DESGLD` at
-    `temperature=0`), reached faster; with minibatches they hover about it. W must be symmetric, doubly stochastic
-    and on the edges. Stable on quadratic potentials while `step_size H < W + I / (1 + 2 momentum)`, so that W must
-    have no eigenvalue at or below -1 / (1 + 2 momentum); "lazy" weights have none. With `mix_rounds` above one, W is
-    its Chebyshev polynomial.
+    DE-SGHMC slides (Gurbuzbalaban et al. 2021), which name D-ASG: Nesterov's extrapolation with mixing. It adds no
+    noise. With full gradients all agents converge to one fixed point near the mode, the same as for D-SG (`DESGLD` at
+    `temperature=0`) but faster. With minibatches they fluctuate around it. W must be symmetric, doubly stochastic and
+    on the edges. Stable on quadratic potentials while `step_size H < W + I / (1 + 2 momentum)`, which needs a W with
+    all eigenvalues above -1 / (1 + 2 momentum), such as "lazy" weights. With `mix_rounds` above one, W is its Chebyshev
+    polynomial.
 
     Parameters
     ----------
     step_size
         eta > 0, a number or a schedule of the round.
     momentum
-        beta in [0, 1); 0 is D-SG. On curvatures from m to M: (1 - sqrt(eta m)) / (1 + sqrt(eta m)).
+        beta in [0, 1). 0 is D-SG. For curvatures from m to M use (1 - sqrt(eta m)) / (1 + sqrt(eta m)).
     mixing
         Weights W: "lazy" (default), "metropolis", "max-degree", "laplacian", or an (N, N) matrix.
     batch_size, mix_rounds
@@ -53,7 +53,7 @@ class DASG(Gossip):
     Raises
     ------
     ValueError
-        A number out of its range, a temperature other than 0, or weights that the momentum makes unstable.
+        A parameter out of range, a temperature other than 0, or weights that the momentum makes unstable.
 
     Examples
     --------
@@ -85,7 +85,7 @@ class DASG(Gossip):
         if not smallest > bound:
             raise ValueError(
                 f"with momentum {float(self.momentum):.4g} the mixing matrix needs eigenvalues above {bound:.4g}, "
-                f'found {smallest:.4g}; mixing="lazy" has none below 0'
+                f'found {smallest:.4g}; use mixing="lazy", whose eigenvalues are >= 0'
             )
         return super().bind(post, network)
 
@@ -104,7 +104,7 @@ class DASG(Gossip):
         return DASGState(x, x + self.momentum * (x - state.position))
 
     def langevin_step(self, network: Network) -> Step:
-        # momentum repeats every step 1 + beta + beta^2 + ... times
+        # momentum multiplies every step by 1 + beta + beta^2 + ...
         return rescaled(self.step_size, 1.0 / ((1.0 - float(self.momentum)) * network.num_agents))
 
     def weights(self, network: Network) -> scipy.sparse.csr_array:

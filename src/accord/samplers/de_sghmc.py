@@ -34,18 +34,18 @@ class DESGHMC(Gossip, Tunable):
     `x_i+ = sum_j W_ij x_j + step_size v_i+`, with v_i = 0 at the start.
 
     DE-SGHMC slides (Gurbuzbalaban et al. 2021), the recursion before Theorem 7, eta = `step_size`, gamma = `friction`.
-    The network average follows kinetic Langevin on F; one agent's draws are biased as under DE-SGLD. W must be
+    The network average follows kinetic Langevin on F. One agent's draws are biased as under DE-SGLD. W must be
     symmetric, doubly stochastic and on the edges. Stable on quadratic potentials while
-    `step_size^2 H < (2 - step_size friction) (I + W)` and `step_size friction < 2`; with `mix_rounds` above one, W is
-    its Chebyshev polynomial. At `temperature=0` this is the decentralised heavy ball, which ends at its own fixed
-    point near the mode.
+    `step_size^2 H < (2 - step_size friction) (I + W)` and `step_size friction < 2`. With `mix_rounds` above one, W is
+    its Chebyshev polynomial. At `temperature=0` this is the decentralised heavy ball, which converges to a fixed point
+    near the mode.
 
     Parameters
     ----------
     step_size
-        eta > 0, a number or a schedule of the round; None: chosen by a plan, in whitened coordinates.
+        eta > 0, a number or a schedule of the round. None: a plan chooses it, in whitened coordinates.
     friction
-        gamma > 0, in units of 1 / step_size; None: 2 / sqrt(N), critical damping in whitened coordinates.
+        gamma > 0, in units of 1 / step_size. None: 2 / sqrt(N), critical damping in whitened coordinates.
     mixing
         Weights W: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix.
     batch_size, mix_rounds, temperature, noise
@@ -54,7 +54,7 @@ class DESGHMC(Gossip, Tunable):
     Raises
     ------
     ValueError
-        A number out of its range, or `step_size * friction >= 2`.
+        A parameter out of range, or `step_size * friction >= 2`.
 
     Examples
     --------
@@ -94,14 +94,14 @@ class DESGHMC(Gossip, Tunable):
     tunable: ClassVar[tuple[str, ...]] = ("step_size", "friction")
 
     def with_step(self, step: float, network: Network) -> Self:
-        # the average moves on F / N, whose curvature is about 1 / N
+        # the average moves on F / N with curvature about 1 / N
         friction = 2.0 * network.num_agents**-0.5 if self.friction is None else self.friction
-        # step_size * friction stays at 1 at most
+        # keeps step_size * friction <= 1
         return self.filled(step_size=min(step * friction * network.num_agents, 1.0 / friction), friction=friction)
 
     def langevin_step(self, network: Network) -> Step:
-        # A kick of the velocity moves the average by kick / friction before it dies out, so that over
-        # times longer than 1 / friction the average is Langevin with step_size / friction on F / N.
+        # A velocity kick moves the average by kick / friction before it decays. Over times longer than 1 / friction the
+        # average therefore follows Langevin with step_size / friction on F / N.
         return rescaled(self.step_size, 1.0 / (float(self.friction) * network.num_agents))
 
     def weights(self, network: Network) -> scipy.sparse.csr_array:
@@ -113,5 +113,5 @@ class DESGHMC(Gossip, Tunable):
         W = self.effective_weights(network)
         curvature = largest_curvature(hessians, identity_plus(W))
         friction = float(self.friction)
-        # the root written so that it becomes 2 / friction where there is no curvature
+        # this form of the root gives 2 / friction at zero curvature
         return float(4.0 / (np.sqrt(friction**2 + 8.0 * curvature) + friction))

@@ -1,4 +1,4 @@
-"""DE-SGLD: mix with the neighbours, step down the own gradient, add noise."""
+"""DE-SGLD: mix with the neighbours, step along the agent's own gradient, add noise."""
 
 from __future__ import annotations
 
@@ -28,18 +28,17 @@ class DESGLD(Gossip, Tunable):
 
     From agent i:  `x_i+ = sum_j W_ij x_j - step_size grad f_i(x_i) + sqrt(2 step_size) w_i`.
 
-    DE-SGLD slides (Gurbuzbalaban et al. 2021), the recursion before Theorem 1, eta = `step_size`; the same as D-SGLD,
-    eq. 22 of the D-ADMMS paper. The network average follows Langevin on F with the step `step_size / N`; one agent's
-    draws are over-dispersed under independent noise, the more the larger and sparser the network, and keep a bias of
-    order `step_size` where the agents' gradients differ. W must be symmetric, doubly stochastic and on the edges.
-    Stable on quadratic potentials while `step_size H < I + W`; with
-    `mix_rounds` above one W is its Chebyshev polynomial. At `temperature=0` this is D-SG, decentralised
-    (sub)gradient descent, which ends at its own fixed point near the mode.
+    DE-SGLD slides (Gurbuzbalaban et al. 2021), the recursion before Theorem 1, eta = `step_size`, and D-SGLD, eq. 22 of
+    the D-ADMMS paper. The network average follows Langevin on F with the step `step_size / N`. One agent's draws are
+    over-dispersed under independent noise, more so on larger and sparser networks, and have a bias of order `step_size`
+    if the agents' gradients differ. W must be symmetric, doubly stochastic and on the edges. Stable on quadratic
+    potentials while `step_size H < I + W`. With `mix_rounds` above one W is its Chebyshev polynomial. At
+    `temperature=0` this is D-SG, decentralised (sub)gradient descent, which converges to a fixed point near the mode.
 
     Parameters
     ----------
     step_size
-        eta > 0, a number or a schedule of the round; None: chosen by a plan, in whitened coordinates.
+        eta > 0, a number or a schedule of the round. None: a plan chooses it, in whitened coordinates.
     mixing
         Weights W: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix.
     batch_size, mix_rounds, temperature, noise
@@ -48,7 +47,7 @@ class DESGLD(Gossip, Tunable):
     Raises
     ------
     ValueError
-        A number out of its range.
+        A parameter out of range.
 
     Examples
     --------

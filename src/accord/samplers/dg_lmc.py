@@ -1,4 +1,4 @@
-"""DG-LMC: Gibbs sampling between a hub and its agents, who make local Langevin steps."""
+"""DG-LMC: Gibbs sampling between a hub and its agents, which make local Langevin steps."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .protocol import Bound, Needs
 class DGLMCState(NamedTuple):
     # the hub's parameters, the same at all agents
     position: Float[Array, " dim"]
-    # the agent's own variable z_i, padded to the longest of all agents
+    # the agent's variable z_i, padded to the longest of all agents
     local: Float[Array, " width"]
 
 
 class DGLMCNumbers(NamedTuple):
-    """What an agent knows: rho_i, gamma_i, N_i, its operator A_i and that one's pseudo-inverse (1 for identities)."""
+    """Parameters of an agent: rho_i, gamma_i, N_i, its operator A_i and the pseudo-inverse (1 for an identity)."""
 
     rho: Any
     step_size: Any
@@ -41,7 +41,7 @@ class DGLMCNumbers(NamedTuple):
 
 
 class DGLMCHub(NamedTuple):
-    """What all agents know: Q^-1 and a matrix R with R R' = Q^-1 (numbers where Q is a multiple of the identity)."""
+    """Parameters of the hub: Q^-1, and R with R R' = Q^-1. Scalars if Q is a multiple of the identity."""
 
     covariance: Any
     factor: Any
@@ -55,34 +55,34 @@ class DGLMC(HubGibbs):
     i, N_i times: `z_i+ = (1 - gamma_i / rho_i) z_i + (gamma_i / rho_i) A_i theta - gamma_i grad U_i(z_i)
     + sqrt(2 gamma_i) w_i`, at the start z_i = A_i x_i.
 
-    DG-LMC paper (Plassier et al. 2021), Algorithm 1, gamma_i = `step_size`, N_i = `local_steps`; a draw is theta, the
-    same at every agent. It targets the theta-marginal of `exp(-sum_i U_i(z_i) - |z_i - A_i theta|^2 / (2 rho_i))`,
-    eq. 2, which tends to the posterior as rho falls; Langevin steps add a bias of the order of gamma_i, and unequal
-    N_i gamma_i one more. Here U_i(z) = f_i(A_i^+ z) with the pseudo-inverse A_i^+, so that U_i(A_i x) = f_i(x); that
-    needs f_i to depend on A_i x alone (with a proper prior in every f_i: operators of full column rank). The hub is any
-    agent: on a graph where none is everybody's neighbour the sum runs over a spanning tree.
+    DG-LMC paper (Plassier et al. 2021), Algorithm 1, gamma_i = `step_size`, N_i = `local_steps`. A draw is theta, the
+    same at every agent. It targets the theta-marginal of `exp(-sum_i U_i(z_i) - |z_i - A_i theta|^2 / (2 rho_i))`, eq.
+    2, which tends to the posterior as rho decreases. Langevin steps add a bias of order gamma_i, and unequal N_i
+    gamma_i add another. Here U_i(z) = f_i(A_i^+ z) with the pseudo-inverse A_i^+, so that U_i(A_i x) = f_i(x). This
+    needs f_i to depend on A_i x alone (with a proper prior in every f_i: operators of full column rank). Any agent can
+    be the hub. If no agent is a neighbour of all others, sums use a spanning tree.
 
     Parameters
     ----------
     rho
-        Tolerances rho_i > 0, one number or one an agent. None: chosen by a plan, in whitened coordinates; with
-        operators, or `whiten=False`, 1 / M_i (guideline 3.2.1), M_i the largest eigenvalue of the Hessian of U_i (at
-        the posterior's init).
+        Tolerances rho_i > 0, one number or one per agent. None: a plan chooses it, in whitened coordinates. With
+        operators, or `whiten=False`: 1 / M_i (guideline 3.2.1), M_i the largest eigenvalue of the Hessian of U_i at the
+        posterior's init.
     step_size
-        gamma_i in (0, rho_i / (1 + rho_i M_i)], one number or one an agent; None: a quarter of that bound.
+        gamma_i in (0, rho_i / (1 + rho_i M_i)], one number or one per agent. None: a quarter of that bound.
     local_steps
-        N_i >= 1, one number or one an agent (`accord.samplers.balance.balanced_steps` for agents of unequal speed);
+        N_i >= 1, one number or one per agent (`accord.samplers.balance.balanced_steps` for agents of unequal speed).
         None: ceil(mean of rho_i / (gamma_i (1 + rho_i M_i))) for all (guideline 3.2.2).
     operators
-        One matrix A_i of shape (d_i, dim) an agent; None: identities.
+        One matrix A_i of shape (d_i, dim) per agent. None: identities.
     temperature
-        As in `Sampler`. The hub's noise is one draw for all, the agents' own are independent.
+        As in `Sampler`. The hub draws one noise, the agents draw independently.
 
     Raises
     ------
     ValueError
-        A number out of its range or not one an agent, operators of a wrong shape, a singular sum_i A_i' A_i (H1 of the
-        paper), a potential that does not depend on A_i x alone, or a step above its bound (which is printed).
+        A parameter out of range or of a wrong number, operators of a wrong shape, a singular sum_i A_i' A_i (H1 of the
+        paper), a potential that does not depend on A_i x alone, or a step above its bound.
 
     Examples
     --------
@@ -140,7 +140,7 @@ class DGLMC(HubGibbs):
     def bind(self, post: Posterior, network: Network) -> Bound:
         A, inverse, curvature = as_blocks(self.operators, post)
         rho, step, steps = guided(self.rho, self.step_size, self.local_steps, curvature)
-        # A_i = 1 for all: Q is a multiple of the identity
+        # A_i = 1 for all agents: Q is a multiple of the identity
         precision = np.asarray((1.0 / rho).sum() if A.ndim == 1 else np.einsum("nki,nkj,n->ij", A, A, 1.0 / rho))
         chosen = replace(self, rho=rho, step_size=step, local_steps=tuple(int(k) for k in steps))
         own = DGLMCNumbers(rho, step, steps, A, inverse)
@@ -148,16 +148,14 @@ class DGLMC(HubGibbs):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        # other coordinates have other operators, so that only `bind` chooses with them
+        # operators belong to coordinates, so that only `bind` chooses parameters with them
         return super().left_out if self.operators is None else ()
 
     def langevin_step(self, network: Network) -> float:
         if self.rho is None or self.step_size is None or self.local_steps is None:
-            raise ValueError(
-                "numbers that were left out are chosen for a posterior: ask method.bind(post, network).sampler"
-            )
-        # Without gradients z follows a linear recursion whose invariant direction weighs z_i by
-        # 1 / (rho_i (1 - a_i)), a_i = (1 - gamma_i / rho_i)^N_i; a round moves it by -h sum_i grad f_i.
+            raise ValueError("omitted fields depend on the posterior: use method.bind(post, network).sampler")
+        # Without gradients z follows a linear recursion whose invariant direction weights z_i by
+        # 1 / (rho_i (1 - a_i)), a_i = (1 - gamma_i / rho_i)^N_i. A round moves it by -h sum_i grad f_i.
         rho, step, steps = (np.asarray(v, np.float64) for v in (self.rho, self.step_size, self.local_steps))
         forgotten = 1.0 - (1.0 - step / rho) ** steps
         per_agent = np.broadcast_to(1.0 / (rho * forgotten), network.num_agents)
@@ -178,7 +176,7 @@ _STEP_FRACTION = 0.25
 def guided(
     rho: Any, step_size: Any, local_steps: Any, curvature: Float[np.ndarray, " agent"]
 ) -> tuple[Float[np.ndarray, " agent"], Float[np.ndarray, " agent"], Int[np.ndarray, " agent"]]:
-    """rho_i, gamma_i and N_i, one an agent each; those that are None are chosen by the guidelines.
+    """rho_i, gamma_i and N_i of each agent. The guidelines choose those that are None.
 
     Parameters
     ----------
@@ -190,7 +188,7 @@ def guided(
     Raises
     ------
     ValueError
-        A count other than one an agent, a step above its bound, or no curvature to choose `rho` from.
+        A wrong number of values, a step above its bound, or no positive curvature to choose `rho` from.
     """
     n = curvature.size
     if rho is None and not (curvature > 0).all():
@@ -214,16 +212,16 @@ def guided(
 
 
 def times(A: Any, x: Array) -> Array:
-    """A x, where a number A stands for a multiple of the identity."""
+    """A x. A scalar A is a multiple of the identity."""
     return A * x if jnp.ndim(A) == 0 else A @ x
 
 
 def as_blocks(
     operators: tuple[np.ndarray, ...] | None, post: Posterior
 ) -> tuple[np.ndarray, np.ndarray, Float[np.ndarray, " agent"]]:
-    """Operators and their pseudo-inverses, stacked (ones for identities), and the largest curvature of each U_i.
+    """Stacked operators, their pseudo-inverses (1 for identities), and the largest curvature of each U_i.
 
-    U_i(z) = f_i(A_i^+ z). Raises what `check_operators` raises.
+    U_i(z) = f_i(A_i^+ z). Raises the errors of `check_operators`.
     """
     if operators is None:
         return np.ones(post.num_agents), np.ones(post.num_agents), curvatures(post)
@@ -233,20 +231,20 @@ def as_blocks(
 
 
 def padded(operators: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Operators (agent, width, dim) with rows of zeros below, and pseudo-inverses (agent, dim, width)."""
+    """Operators padded with zero rows (agent, width, dim), and their pseudo-inverses (agent, dim, width)."""
     width = max(len(A) for A in operators)
     A = np.stack([np.pad(A, ((0, width - len(A)), (0, 0))) for A in operators])
     return A, np.linalg.pinv(A)
 
 
 def check_operators(operators: tuple[np.ndarray, ...], post: Posterior) -> None:
-    """Raise `ValueError` where operators do not fit a posterior.
+    """Raise `ValueError` if operators do not fit a posterior.
 
-    They must be one finite matrix an agent with dim columns, sum_i A_i' A_i be invertible (H1 of the DG-LMC paper), and
-    every potential depend on A_i x alone.
+    Required: one finite matrix per agent with dim columns, an invertible sum_i A_i' A_i (H1 of the DG-LMC paper), and
+    potentials that depend on A_i x alone.
     """
     if len(operators) != post.num_agents:
-        raise ValueError(f"operators must hold one matrix an agent, {post.num_agents}, found {len(operators)}")
+        raise ValueError(f"operators must be one matrix per agent, {post.num_agents}, found {len(operators)}")
     for agent, A in enumerate(operators):
         if A.ndim != 2 or A.shape[1] != post.dim or A.shape[0] == 0 or not np.isfinite(A).all():
             raise ValueError(
@@ -270,6 +268,5 @@ def check_operators(operators: tuple[np.ndarray, ...], post: Posterior) -> None:
 
 
 def _outside(potential: Potential, shard: Shard, x: Array, projector: Array) -> Array:
-    """The part of an agent's gradient that a projector leaves, relative to the whole."""
     gradient = potential.gradient(shard, x)
     return jnp.abs(projector @ gradient).max() / (1.0 + jnp.abs(gradient).max())

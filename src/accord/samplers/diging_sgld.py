@@ -1,4 +1,4 @@
-"""DIGing-SGLD: mix positions and trackers, step down the tracked gradient, add noise."""
+"""DIGing-SGLD: mix positions and trackers, step along the tracked gradient, add noise."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class DIGingSGLD(Gossip, Tunable):
     `x_i+ = sum_j W_ij x_j - step_size y_i + sqrt(2 step_size) w_i`,
     `y_i+ = sum_j W_ij y_j + grad f_i(x_i+) - grad f_i(x_i)`, at the start y_i = grad f_i(x_i).
 
-    Bajwa, Gurbuzbalaban, Kutbay, Zhu & Zulqarnain 2025 (arXiv 2511.12836), here derived from its abstract and from
-    DIGing (Nedic et al. 2017). The trackers' average is that of the gradients, so that the network average follows
-    Langevin on F with the step `step_size / N`, whatever doubly stochastic W mixes in a round. With full gradients no
-    agent's mean has a bias on Gaussian posteriors; under independent noise one agent's draws are over-dispersed as
-    GT-DULA's. It is GT-DULA with one W, of any rule, in place of two consensus steps along the edges, and N times its
-    step: with W = I - beta L they are the same. W must be symmetric, doubly stochastic and on the edges. Stable on
-    quadratic potentials while `2 step_size H < (I + W)^2`; with `mix_rounds` above one W is its Chebyshev polynomial.
-    At `temperature=0` this is DIGing, which converges to the mode.
+    Bajwa, Gurbuzbalaban, Kutbay, Zhu & Zulqarnain 2025 (arXiv 2511.12836), derived here from its abstract and from
+    DIGing (Nedic et al. 2017). The mean of the trackers is the mean of the gradients, so that the network average
+    follows Langevin on F with the step `step_size / N` for any sequence of doubly stochastic W. With full gradients no
+    agent's mean is biased on Gaussian posteriors. Under independent noise one agent's draws are over-dispersed as under
+    GT-DULA. The method is GT-DULA with one W of any rule in place of two consensus steps, and N times its step. With W
+    = I - beta L they are equal. W must be symmetric, doubly stochastic and on the edges. Stable on quadratic potentials
+    while `2 step_size H < (I + W)^2`. With `mix_rounds` above one W is its Chebyshev polynomial. At `temperature=0`
+    this is DIGing, which converges to the mode.
 
     Parameters
     ----------
     step_size
-        eta > 0, a number or a schedule of the round; None: chosen by a plan, in whitened coordinates.
+        eta > 0, a number or a schedule of the round. None: a plan chooses it, in whitened coordinates.
     mixing
         Weights W: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix.
     batch_size, mix_rounds, temperature, noise
@@ -58,7 +58,7 @@ class DIGingSGLD(Gossip, Tunable):
     Raises
     ------
     ValueError
-        A number out of its range.
+        A parameter out of range.
 
     Examples
     --------

@@ -28,26 +28,26 @@ class DULA(Gossip, Tunable):
     From agent i:
     `x_i+ = x_i - consensus_step sum_{j in N_i} (x_i - x_j) - step_size N grad f_i(x_i) + sqrt(2 step_size N) w_i`.
 
-    Parayil et al. 2021; eq. 25 of the D-ADMMS paper and the baseline of the GT-DULA paper, alpha_k = `step_size`,
-    beta_k = `consensus_step`; both may decay (`accord.samplers.schedules.Polynomial`). The network average follows
-    Langevin on F with `step_size`; one agent's draws are biased and over-dispersed as under DE-SGLD, which this is with
-    W = I - beta L and the step alpha N. With `mix_rounds` above one, W of round 0 is replaced by its Chebyshev
-    polynomial P, and a decaying consensus step scales I - P. Needs beta < 2 / lambda_max(L); stable on quadratic
-    potentials while `step_size N H < I + W`. At `temperature=0` this is decentralised gradient descent.
+    Parayil et al. 2021, eq. 25 of the D-ADMMS paper and the baseline of the GT-DULA paper, alpha_k = `step_size`,
+    beta_k = `consensus_step`. Both may decay (`accord.samplers.schedules.Polynomial`). The network average follows
+    Langevin on F with `step_size`. One agent's draws are biased and over-dispersed as under DE-SGLD, which is the same
+    method with W = I - beta L and the step alpha N. With `mix_rounds` above one, W of round 0 is replaced by its
+    Chebyshev polynomial P, and a decaying consensus step scales I - P. Needs beta < 2 / lambda_max(L). Stable on
+    quadratic potentials while `step_size N H < I + W`. At `temperature=0` this is decentralised gradient descent.
 
     Parameters
     ----------
     step_size
-        alpha > 0, a number or a schedule of the round; None: chosen by a plan, in whitened coordinates.
+        alpha > 0, a number or a schedule of the round. None: a plan chooses it, in whitened coordinates.
     consensus_step
-        beta, 0 < beta < 2 / lambda_max(L), a number or a schedule that does not grow; None: half of that bound.
+        beta, 0 < beta < 2 / lambda_max(L), a number or a non-increasing schedule. None: half of that bound.
     batch_size, mix_rounds, temperature, noise
         As in `Gossip` and `Sampler`.
 
     Raises
     ------
     ValueError
-        A number out of its range.
+        A parameter out of range.
 
     Examples
     --------
@@ -70,7 +70,7 @@ class DULA(Gossip, Tunable):
 
     def update(self, agent: Agent, state: DULAState, inbox: Inbox, noise: Noise) -> DULAState:
         step = at(self.step_size, agent.round) * agent.num_agents
-        # inbox.mix() applies beta of round 0; the gain carries a schedule's decay
+        # inbox.mix() applies beta of round 0, the gain applies a schedule's decay
         gain = at(self.consensus_step, agent.round) / at(self.consensus_step, 0)
         gradient = agent.gradient(state.position, noise.batch)
         mixed = state.position - gain * (state.position - inbox.mix())

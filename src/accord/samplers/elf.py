@@ -1,4 +1,4 @@
-"""ELF: Langevin steps at a hub with the largest numbers of gradients' changes alone, and error feedback."""
+"""ELF: Langevin steps at a hub with top-k gradient differences and error feedback."""
 
 from __future__ import annotations
 
@@ -19,38 +19,39 @@ from .protocol import Bound
 
 @pytree
 class ELF(Compressed):
-    """Error feedback Langevin: agents send the largest numbers of what their gradients changed by.
+    """Error feedback Langevin: agents send the largest entries of their gradient differences.
 
-    The hub makes `x+ = x - step_size sum_i g_i + sqrt(2 step_size) w` and tells `v+ = v + C(x+ - v)`. From agent i:
-    `g_i+ = g_i + C(grad f_i(v+) - g_i)`. C keeps the `kept` largest numbers of a vector, and puts zeros for the others.
+    The hub updates `x+ = x - step_size sum_i g_i + sqrt(2 step_size) w` and sends C(x+ - v), `v+ = v + C(x+ - v)`. From
+    agent i: `g_i+ = g_i + C(grad f_i(v+) - g_i)`. C keeps the `kept` largest entries of a vector and sets the others to
+    zero.
 
-    Karagulyan and Richtarik 2023 (arXiv 2303.04622): D-ELF compresses what agents send (`kept`), P-ELF what the hub
-    tells (`kept_down`), B-ELF both; by EF21 and EF21-P (Richtarik, Sokolov and Fatkhullin 2021). A draw is x, the same
-    at every agent. What is left out of g_i is sent later, so that the error is like that of gradients up to some
-    d / kept rounds old, for d parameters (`StaleSGLD`): draws are too wide by the order of the step, while largest
-    numbers without feedback are off at any step. How shards differ does not matter. With all numbers kept it is
-    Langevin on F. The first two messages, of a start and of a gradient, are whole. Unstable beyond `step_size H = 2`, H
-    the Hessian of F, and with fewer numbers before that. At `temperature=0` it ends at the mode. The hub is any agent:
-    on a graph where none is everybody's neighbour the sum runs over a spanning tree.
+    Karagulyan and Richtarik 2023 (arXiv 2303.04622): D-ELF compresses the agents' messages (`kept`), P-ELF the hub's
+    messages (`kept_down`), B-ELF both, with EF21 and EF21-P (Richtarik, Sokolov and Fatkhullin 2021). A draw is x, the
+    same at every agent. Omitted entries of g_i are sent later, so that the error is like that of gradients up to about
+    d / kept rounds old, for d parameters (`StaleSGLD`): draws are too wide by the order of the step. Without feedback,
+    top-k gradients are biased at any step. Differences between shards do not matter. With all entries kept it is
+    Langevin on F. The first two messages, the start and a gradient, are uncompressed. Unstable above `step_size H = 2`,
+    H the Hessian of F, and earlier with fewer entries. At `temperature=0` it converges to the mode. Any agent can be
+    the hub. If no agent is a neighbour of all others, sums use a spanning tree.
 
     Parameters
     ----------
     step_size
-        Step on F, > 0, a number. No plan chooses it, as largest numbers have no law.
+        Step on F, > 0, a number. Plans do not choose it, because top-k compression has no law.
     kept
-        Numbers that an agent sends in a round, from 1 to the number of parameters; None: a quarter of them, rounded up.
-        A code of a message takes `method.message_bits(d)` bits; runs send, and count, whole numbers.
+        Entries that an agent sends in a round, from 1 to the number of parameters. None: a quarter of them, rounded up.
+        An encoded message takes `method.message_bits(d)` bits. Runs send and count uncompressed numbers.
     kept_down
-        Numbers that the hub tells in a round; None: all.
+        Entries that the hub sends in a round. None: all.
     batch_size
-        Rows that each gradient reads, drawn with replacement; None reads all.
+        Rows that each gradient reads, drawn with replacement. None: all rows.
     temperature
-        As in `Sampler`. The hub's noise is one draw for all.
+        As in `Sampler`. The hub draws one noise for all.
 
     Raises
     ------
     ValueError
-        A number out of its range.
+        A parameter out of range.
 
     Examples
     --------
@@ -90,12 +91,11 @@ class ELF(Compressed):
         return math.ceil(dim / 4) if self.kept is None else self.kept
 
     def message_bits(self, dim: int) -> int:
-        # each number, and which one it is
+        # each entry and its index
         return self._numbers(dim) * (32 + math.ceil(math.log2(dim)))
 
 
 def _largest(x: Float[Array, " dim"], count: int) -> Float[Array, " dim"]:
-    """The vector with zeros for all but its largest numbers."""
     if count >= x.size:
         return x
     chosen = jax.lax.top_k(jnp.abs(x), count)[1]

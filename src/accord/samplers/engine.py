@@ -1,4 +1,4 @@
-"""The protocols of an engine and of its builder: all that `sample` asks of them."""
+"""Protocols of an engine and its builder, the interface that `sample` uses."""
 
 from __future__ import annotations
 
@@ -15,76 +15,76 @@ from .protocol import Bound, Sampler
 
 
 class FirstNonFinite(NamedTuple):
-    """The agent and round at which a position first was not finite."""
+    """The agent and round of the first position that is not finite."""
 
     agent: int
-    # rounds of the chunk until then, the bad one included
+    # rounds of the chunk up to and including the one that produced it
     rounds: int
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """One run: its agents, wherever they are, and the rounds they make together.
+    """One run: its agents, local or remote, and their rounds.
 
-    A carry is what goes from round to round; only the engine looks into it, except that `carry` before any round may
-    be used again. Where several processes run together, each calls every method, in the same order.
+    A carry is the state between rounds and is opaque to callers. Only the carry before round 0 may be used more than
+    once. If several processes share a run, each of them calls every method in the same order.
     """
 
-    # The method on its problem.
+    # The method bound to its problem.
     bound: Bound
     num_agents: int
-    # The most draws that `record` takes in one call.
+    # Upper bound of `draws` in one call of `record`.
     capacity: int
 
     def start(self, means: np.ndarray, factors: np.ndarray | None) -> Any:
         """The carry before round 0. `means` (agent, dim) or (agent, dim, chain), `factors` (agent, dim, dim)."""
 
     def advance(self, carry: Any, rounds: int) -> Any:
-        """The carry after some rounds of which nothing is kept."""
+        """The carry after `rounds` rounds, without recording draws."""
 
     def record(self, carry: Any, draws: int, thin: int) -> tuple[Any, Any]:
-        """The carry after `draws * thin` rounds, and `engines.loop.Records` of every `thin`-th as host arrays."""
+        """The carry after `draws * thin` rounds, and `engines.loop.Records` of every `thin`-th round as host arrays."""
 
     def first_non_finite(self, before: Any, after: Any, rounds: int) -> FirstNonFinite | None:
-        """The first position that is not finite in the `rounds` from one carry to the other, or None.
+        """The first position that is not finite in the `rounds` between two carries, or None.
 
-        With no rounds between them it is the carry itself that is looked at.
+        With `rounds=0` the carry itself is checked.
         """
 
     def states(self, carry: Any) -> Any:
         """The method's states of all agents and chains, a pytree of host arrays (agent, ..., chain)."""
 
     def message_bytes(self, carry: Any) -> int:
-        """Bytes of the message that one agent of one chain sends in one exchange."""
+        """Bytes of one agent's message in one chain and exchange."""
 
     def agreed(self, number: float) -> float:
-        """The smallest of all processes' numbers, so that all of them decide alike."""
+        """The minimum of `number` over all processes, so that all take the same decision."""
 
     def save(self, carry: Any, folder: Path) -> None:
-        """Write this process' part of a carry below a checkpoint folder."""
+        """Write this process' part of a carry to a checkpoint folder."""
 
     def saved(self, folder: Path) -> list[int]:
-        """The rounds, ascending, whose carry every process or agent has whole below the folder; the folder is claimed.
+        """Rounds, ascending, for which every process or agent has a complete carry in the folder. Claims the folder.
 
         Raises
         ------
         ValueError
-            In all processes, if what one of them finds belongs to another run, as `fingerprint.claim` tells it.
+            In all processes, if one of them finds files of another run. `fingerprint.claim` describes the error.
         """
 
     def load(self, carry: Any, folder: Path, round: int) -> Any:
         """The carry of a saved round, given any carry of the same run."""
 
-    def listen(self, tell: Callable[[list[str]], None]) -> None:
-        """Tell what the agents are doing, a line each, while they work, if there is anything to tell."""
+    def listen(self, show: Callable[[list[str]], None]) -> None:
+        """Call `show` with status lines of the agents while they work, if the engine has any."""
 
     def close(self) -> None:
-        """Give back what the engine holds: processes, sockets; whether the run went well or not."""
+        """Release processes and sockets, after success or failure."""
 
 
 @runtime_checkable
 class Builder(Protocol):
-    """Makes engines of one kind, and sums over the agents where their data lies."""
+    """Builds engines of one kind, and runs computations that sum over remote agents."""
 
     @property
     def masks(self) -> bool:
@@ -92,19 +92,19 @@ class Builder(Protocol):
 
     @property
     def consensus(self) -> float | None:
-        """The precision to which sums are made by gossip; None: they go over a tree."""
+        """Precision of sums computed by gossip. None: sums use a spanning tree."""
 
     def check(self, post: Posterior, sampler: Sampler) -> None:
-        """Raise `TypeError` where engines of this kind cannot run a method; asked before anything starts."""
+        """Raise `TypeError` if engines of this kind cannot run the method, before anything starts."""
 
     def states_here(self, num_agents: int) -> int:
-        """How many agents' states this process holds, or those on its machine."""
+        """Number of agents whose states are in the memory of this process or its machine."""
 
     def placed(self, post: Posterior) -> AbstractContextManager[Posterior]:
-        """The posterior as this process knows it, once its data is where the agents are."""
+        """The posterior as this process sees it after the agents have received their data."""
 
     def preliminary(self, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> Engine:
-        """An engine for what the agents find out together before round 0, with the seed 0; it is not saved."""
+        """An engine for computations before round 0, with seed 0 and without checkpoints."""
 
     def build(
         self,
@@ -117,10 +117,10 @@ class Builder(Protocol):
         keep: np.ndarray,
         fingerprint: dict[str, str],
     ) -> Engine:
-        """An engine for one run; see `engines.arrays.ArrayEngine` for the arguments."""
+        """An engine for one run. `engines.arrays.ArrayEngine` describes the arguments."""
 
 
 def engine_name(engine: Builder) -> str:
-    """The name of an engine's kind, in which runs are resumed."""
+    """The name of an engine's kind, which a checkpoint records."""
     kind = engine if isinstance(engine, type) else type(engine)
     return kind.__name__.lower().removesuffix("engine")

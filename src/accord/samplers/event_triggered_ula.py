@@ -1,4 +1,4 @@
-"""Event-triggered ULA: D-ULA whose agents speak only when they have moved."""
+"""Event-triggered ULA: D-ULA in which agents broadcast only after they have moved."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from .schedules import Step, as_step, at, rescaled
 
 class EventTriggeredULAState(NamedTuple):
     position: Float[Array, " dim"]
-    # what the agent last broadcast, and whether it does so in this round, 1 or 0
+    # the last broadcast position
     sent: Float[Array, " dim"]
+    # 1 if the agent broadcasts in this round, else 0
     is_news: Int[Array, ""]
 
 
@@ -31,7 +32,7 @@ class EventTriggeredULAInfo(NamedTuple):
 
 
 def as_threshold(name: str, threshold: Any) -> Step:
-    """A threshold as a pytree, checked: a finite number >= 0, or a schedule as of a step."""
+    """A validated threshold as a pytree: a finite number >= 0, or a schedule."""
     if isinstance(threshold, bool) or not isinstance(threshold, numbers.Real):
         return as_step(name, threshold)
     if not 0 <= float(threshold) < float("inf"):
@@ -43,46 +44,48 @@ def as_threshold(name: str, threshold: Any) -> Step:
 class EventTriggeredULA(Monitored, Mixing):
     """Decentralised unadjusted Langevin algorithm with event-triggered communication.
 
-    From agent i, with s_i the position that it last broadcast:
-    `x_i+ = x_i - consensus_step sum_{j in N_i} (s_i - s_j) - step_size N grad f_i(x_i) + sqrt(2 step_size N) w_i`;
-    then `s_i+ = x_i+` where `|x_i+ - s_i| > threshold`, and else `s_i+ = s_i`. At the start all broadcast.
+    From agent i, with s_i its last broadcast position:
+    `x_i+ = x_i - consensus_step sum_{j in N_i} (s_i - s_j) - step_size N grad f_i(x_i) + sqrt(2 step_size N) w_i`.
+    Then `s_i+ = x_i+` if `|x_i+ - s_i| > threshold`, else `s_i+ = s_i`. At the start all agents broadcast.
 
-    Bhar, Bai, George & Busart 2023 (DETULA, Automatica), here derived from the abstract. An agent counts with what it
-    last said itself, not with where it is: the pulls cancel, and the network average follows Langevin on F with
-    `step_size` and the right temperature whatever the threshold. One agent's draws are off the average by up to about
-    the threshold more than D-ULA's, which this is at a threshold of 0; a threshold that falls with the steps, as in the
-    paper, leaves D-ULA's law in the end. Rounds are not affine and have no exact law. Needs
-    consensus_step < 2 / lambda_max(L); stable on quadratic potentials where D-ULA is: `step_size N H < I + W`,
-    W = I - consensus_step L. At `temperature=0` and a threshold that falls to 0 this is decentralised gradient descent.
+    Bhar, Bai, George & Busart 2023 (DETULA, Automatica), derived here from the abstract. Consensus terms use the
+    agent's own last broadcast in place of its position, so that they cancel, and the network average follows Langevin
+    on F with `step_size` and the correct temperature for any threshold. One agent's draws differ from the average by up
+    to about the threshold more than D-ULA's. A threshold of 0 is D-ULA. With a threshold that decreases with the steps,
+    as in the paper, the law converges to D-ULA's. Rounds are not affine and have no exact law. Needs consensus_step < 2
+    / lambda_max(L). Stable on quadratic potentials like D-ULA while `step_size N H < I + W`, W = I - consensus_step L.
+    At `temperature=0` with a threshold that decreases to 0 this is decentralised gradient descent.
 
-    The statistic "broadcasts" counts those of the agent with the most, up to each draw. Engines move the last broadcast
-    in every round all the same, and `run.traffic` counts that: what a network that stays silent would save is the share
-    of rounds without one.
+    The statistic "broadcasts" is the largest number of broadcasts of an agent up to each draw. Engines transmit the
+    last broadcast in every round, and `run.traffic` counts these messages. A network that stays silent would save the
+    fraction of rounds without a broadcast.
 
     Parameters
     ----------
     step_size
         alpha > 0, a number or a schedule of the round.
     consensus_step
-        beta, 0 < beta < 2 / lambda_max(L), a number or a schedule that does not grow.
+        beta, 0 < beta < 2 / lambda_max(L), a number or a non-increasing schedule.
     threshold
-        >= 0, in units of the parameters, a number or a schedule of the round. At the size of a kick,
-        sqrt(2 step_size N dim), an agent of a ring of six broadcasts one parameter in half of the rounds, at twice that
-        in three of ten; beyond, old differences pull on and little more is saved.
+        >= 0, in units of the parameters, a number or a schedule of the round. On a ring of six with one parameter, a
+        threshold equal to the typical noise of a step, sqrt(2 step_size N dim), gives broadcasts in half of the rounds,
+        and twice that threshold in 30%. Larger thresholds save little more, because stale differences keep moving the
+        agents.
     batch_size, temperature, noise
         As in `Gossip` and `Sampler`.
 
     Raises
     ------
     ValueError
-        A number out of its range.
+        A parameter out of range.
 
     Examples
     --------
     >>> import accord
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
     >>> method = accord.samplers.EventTriggeredULA(step_size=0.02, consensus_step=0.3, threshold=0.5)
-    >>> run = accord.sample(post, accord.Network.ring(3), method, draws=10, burn_in=0, chains=2, seed=0)
+    >>> rounds = accord.Rounds(method, burn_in=0)
+    >>> run = accord.sample(post, accord.Network.ring(3), rounds, draws=10, chains=2, seed=0)
     >>> bool((run.statistics["broadcasts"][:, -1] < 10).all())
     True
     """
@@ -101,7 +104,7 @@ class EventTriggeredULA(Monitored, Mixing):
         self, agent: Agent, state: EventTriggeredULAState, inbox: Inbox, noise: Noise
     ) -> tuple[EventTriggeredULAState, EventTriggeredULAInfo]:
         step = at(self.step_size, agent.round) * agent.num_agents
-        # inbox.mix() applies beta of round 0; the gain carries a schedule's decay
+        # inbox.mix() applies beta of round 0, the gain applies a schedule's decay
         gain = at(self.consensus_step, agent.round) / at(self.consensus_step, 0)
         gradient = agent.gradient(state.position, noise.batch)
         mixed = state.position - gain * (state.sent - inbox.mix())
@@ -118,5 +121,5 @@ class EventTriggeredULA(Monitored, Mixing):
         return consensus_weights(network, "consensus_step", self.consensus_step)
 
     def max_step(self, network: Network, hessians: np.ndarray) -> float:
-        # what was last said is within the threshold of where an agent is: a bounded disturbance of D-ULA
+        # the last broadcast is within the threshold of the position: a bounded disturbance of D-ULA
         return largest_step(network, hessians, self.weights(network))

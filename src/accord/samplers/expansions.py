@@ -1,4 +1,4 @@
-"""Quadratic models of the agents' potentials, for methods that leave only the rest to the network."""
+"""Quadratic models of the agents' potentials, for methods that send only the remainder over the network."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .costs import total_traffic
 
 
 class Quadratic(NamedTuple):
-    """A quadratic potential by its slope (dim,) at a center that all agents know, and its curvature (dim, dim)."""
+    """A quadratic potential, given by its slope (dim,) at a common center and its curvature (dim, dim)."""
 
     slope: Any
     curvature: Any
 
     def gradient(self, away: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """Its gradient so far away from the center."""
+        """The gradient at center + away."""
         return self.slope + self.curvature @ away
 
 
 class Expansions(NamedTuple):
-    """Quadratic models of all f_i about one center (dim,): slopes (agent, dim) there, curvatures (agent, dim, dim)."""
+    """Quadratic models of all f_i about a center (dim,): slopes (agent, dim) there and curvatures (agent, dim, dim)."""
 
     center: Any
     slopes: Any
@@ -37,12 +37,12 @@ class Expansions(NamedTuple):
 
     @property
     def own(self) -> Quadratic:
-        """Those of the agents, arrays with a leading agent axis."""
+        """The agents' models, arrays with a leading agent axis."""
         return Quadratic(self.slopes, self.curvatures)
 
     @property
     def whole(self) -> Quadratic:
-        """Their sum."""
+        """The sum of the agents' models."""
         return Quadratic(self.slopes.sum(axis=0), self.curvatures.sum(axis=0))
 
 
@@ -54,13 +54,13 @@ def expanded_at(post: Posterior, center: np.ndarray) -> Expansions:
 
 
 def expanded_at_mode(post: Posterior, network: Network) -> tuple[Expansions, Traffic]:
-    """The expansions of all f_i at the mode of F, and what that took; anywhere on quadratic ones."""
+    """The expansions of all f_i at the mode of F (of quadratic ones: at the init), and their traffic."""
     _require_all(post)
-    asked = []
+    found = []
 
     def expand(x: np.ndarray) -> Expansion:
-        asked.append(post.each(_expansion, x))
-        value, slope, curvature = (part.sum(axis=0) for part in asked[-1])
+        found.append(post.each(_expansion, x))
+        value, slope, curvature = (part.sum(axis=0) for part in found[-1])
         return Expansion(float(value), slope, curvature)
 
     center = np.asarray(post.init, np.float64)
@@ -69,18 +69,18 @@ def expanded_at_mode(post: Posterior, network: Network) -> tuple[Expansions, Tra
     else:
         center, _ = newton(expand, center, post.unconstrained_names, last_step=1e-6)
         expand(center)
-    _, slopes, curvatures = asked[-1]
-    return Expansions(center, slopes, curvatures), expansion_traffic(network, post.dim, len(asked))
+    _, slopes, curvatures = found[-1]
+    return Expansions(center, slopes, curvatures), expansion_traffic(network, post.dim, len(found))
 
 
 def expansion_traffic(network: Network, dim: int, count: int = 1) -> Traffic:
-    """What it takes to sum so many expansions over the network."""
+    """Traffic of `count` sums of a value, gradient and Hessian over the network."""
     return total_traffic(network, (dim + 1) * (dim + 2) // 2, count)
 
 
 def _require_all(post: Posterior) -> None:
-    """Raise `ValueError` unless memory holds a curvature an agent."""
-    remedy = "take a method that has no models of its agents, such as GTBAOAB"
+    """Raise `ValueError` if memory does not hold one curvature per agent."""
+    remedy = "use a method without models of its agents, such as GTBAOAB"
     require_matrices("the agents' models", post.dim, post.num_agents, remedy)
 
 

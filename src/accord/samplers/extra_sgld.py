@@ -1,4 +1,4 @@
-"""EXTRA-SGLD: DE-SGLD with a memory of disagreement, which corrects for gradients that differ."""
+"""EXTRA-SGLD: DE-SGLD with accumulated disagreement, which corrects for different gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .schedules import Step, as_step, at, rescaled
 
 class EXTRASGLDState(NamedTuple):
     position: Float[Array, " dim"]
-    # what the agent's gradient is off the others', learnt from disagreement
+    # estimate of the mean gradient minus the agent's own
     correction: Float[Array, " dim"]
 
 
@@ -32,23 +32,23 @@ class EXTRASGLD(Gossip, Tunable):
     `x_i+ = m_i - step_size (grad f_i(x_i) + u_i) + sqrt(2 step_size) w_i`,
     `u_i+ = u_i + (blend / step_size) (x_i - m_i)`, at the start u_i = 0.
 
-    Gurbuzbalaban, Islam, Wang & Zhu 2024 (arXiv 2412.01993), here derived from its abstract and from EXTRA (Shi et al.
-    2015): with a constant step the noiseless rounds are EXTRA with W and W~ = blend I + (1 - blend) W, and noise enters
-    once a round. The corrections sum to zero, so that the network average follows Langevin on F with the step
-    `step_size / N`. With full gradients no agent's mean has a bias on Gaussian posteriors, where DE-SGLD has one of
-    order `step_size`. Under independent noise one agent's draws are more over-dispersed than DE-SGLD's, for the
-    correction learns from noise too: at small steps the excess variance is up to 1 / (1 - blend) times as large. W must
-    be symmetric, doubly stochastic and on the edges. Stable on quadratic potentials while
-    `step_size H < (1 + blend / 2) I + (1 - blend / 2) W`; with `mix_rounds` above one W is its Chebyshev polynomial. At
+    Gurbuzbalaban, Islam, Wang & Zhu 2024 (arXiv 2412.01993), derived here from its abstract and from EXTRA (Shi et al.
+    2015): with a constant step the noiseless rounds are EXTRA with W and W~ = blend I + (1 - blend) W, and noise is
+    added once per round. The corrections sum to zero, so that the network average follows Langevin on F with the step
+    `step_size / N`. With full gradients no agent's mean is biased on Gaussian posteriors, on which DE-SGLD has a bias
+    of order `step_size`. Under independent noise one agent's draws are more over-dispersed than DE-SGLD's, because the
+    correction also accumulates noise: at small steps the excess variance is up to 1 / (1 - blend) times as large. W
+    must be symmetric, doubly stochastic and on the edges. Stable on quadratic potentials while
+    `step_size H < (1 + blend / 2) I + (1 - blend / 2) W`. With `mix_rounds` above one W is its Chebyshev polynomial. At
     `temperature=0` this is EXTRA, which converges to the mode.
 
     Parameters
     ----------
     step_size
-        eta > 0, a number or a schedule of the round; None: chosen by a plan, in whitened coordinates.
+        eta > 0, a number or a schedule of the round. None: a plan chooses it, in whitened coordinates.
     blend
-        0 < blend <= 1/2, what of I is in W~; 1/2 (default) is EXTRA's own. Less spreads the agents less, and
-        learns slower.
+        0 < blend <= 1/2, the weight of I in W~. 1/2 (default) is EXTRA. Smaller values reduce over-dispersion and
+        correct more slowly.
     mixing
         Weights W: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix.
     batch_size, mix_rounds, temperature, noise
@@ -57,7 +57,7 @@ class EXTRASGLD(Gossip, Tunable):
     Raises
     ------
     ValueError
-        A number out of its range.
+        A parameter out of range.
 
     Examples
     --------
@@ -108,8 +108,7 @@ class EXTRASGLD(Gossip, Tunable):
         return network.weights(self.mixing)
 
     def max_step(self, network: Network, hessians: np.ndarray) -> float:
-        # Roots of z^2 - z (I + W - eta H) + (W~ - eta H) leave the unit circle at z = -1, where
-        # 2 I + W + W~ = 2 eta H.
+        # Roots of z^2 - z (I + W - eta H) + (W~ - eta H) leave the unit circle at z = -1, where 2 I + W + W~ = 2 eta H.
         half = float(self.blend) / 2.0
         identity = scipy.sparse.eye_array(network.num_agents, format="csr")
         metric = (1.0 + half) * identity + (1.0 - half) * self.effective_weights(network)

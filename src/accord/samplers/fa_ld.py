@@ -1,4 +1,4 @@
-"""FA-LD: agents make local Langevin steps, and a hub averages where they end."""
+"""FA-LD: agents make local Langevin steps, and a hub averages the results."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ from .agent import Agent, Inbox, Noise
 from .protocol import Bound, HasLaw, Langevin, Needs, Tunable
 from .schedules import Step, as_step, at, rescaled
 
-# Halvings of an interval for the largest stable step, which leave it to nine digits.
+# Bisections for the largest stable step, which give nine digits.
 _BISECTIONS = 40
 
 
 class FALDState(NamedTuple):
     # the hub's average, the same at all agents
     position: Float[Array, " dim"]
-    # where the agent's own steps ended
+    # the agent's position after its local steps
     local: Float[Array, " dim"]
 
 
 @pytree
 class FALD(Tunable, Langevin, HasLaw):
-    """Federated averaging Langevin dynamics (FA-LD): local steps between two averages, with noise partly shared.
+    """Federated averaging Langevin dynamics (FA-LD): local steps between averages, with partly shared noise.
 
     In each round the hub averages, `theta = sum_i p_i x_i`. From agent i, K = `local_steps` times from `x_i = theta`:
-    `x_i+ = x_i - step_size grad f_i(x_i) / p_i + sqrt(2 step_size) (rho w + sqrt((1 - rho^2) / p_i) w_i)`, where the
-    normal numbers w are the same at all agents and w_i are the agent's own.
+    `x_i+ = x_i - step_size grad f_i(x_i) / p_i + sqrt(2 step_size) (rho w + sqrt((1 - rho^2) / p_i) w_i)`, with normals
+    w shared by all agents and independent w_i.
 
     Deng, Zhang, Ma, Song and Lin 2021 (arXiv 2112.05120), the algorithm with correlated noise, p_c = `weights`, rho =
-    `correlation`, full participation; it is the precedent for `noise="common"`. A draw is theta, the same at every
-    agent. With one local step it is Langevin on F for any rho. With more, every x_i drifts to its own shard's mode:
-    where the gradients g_i at the mode differ, the mean of the draws is off by
-    `step_size (K - 1) / 2 H^-1 sum_i H_i g_i / p_i` to first order, whatever rho is. Where the H_i / p_i differ, the
-    covariance is off by that order too, most at rho = 0. Exact numbers: `accord.law`. Stable on quadratic potentials
-    while `sum_i p_i (1 - step_size H_i / p_i)^K` is inside the unit circle. At `temperature=0` this is federated
-    averaging, with the same drift. The hub is any agent: on a graph where none is everybody's neighbour the sum runs
-    over a spanning tree.
+    `correlation`, full participation. It is the precedent for `noise="common"`. A draw is theta, the same at every
+    agent. With one local step it is Langevin on F for any rho. With more, every x_i drifts to the mode of its shard: if
+    the gradients g_i at the mode of F differ, the mean of the draws is biased by
+    `step_size (K - 1) / 2 H^-1 sum_i H_i g_i / p_i` to first order, for any rho. If the H_i / p_i differ, the
+    covariance is biased by the same order, most at rho = 0. `accord.law` computes the exact values. Stable on quadratic
+    potentials while `sum_i p_i (1 - step_size H_i / p_i)^K` is inside the unit circle. At `temperature=0` this is
+    federated averaging, with the same drift. Any agent can be the hub. If no agent is a neighbour of all others, sums
+    use a spanning tree.
 
     Parameters
     ----------
     step_size
-        Step on F of one local step, > 0, a number or a schedule of the round; None: chosen by a plan, in whitened
+        Step on F of one local step, > 0, a number or a schedule of the round. None: a plan chooses it, in whitened
         coordinates.
     local_steps
-        K >= 1. The default, 1, has no drift; more save messages where shards are alike.
+        K >= 1. The default, 1, has no drift. Larger values save messages if shards are alike.
     correlation
-        rho from 0 (default: noise of one's own, which hides something of a gradient) to 1 (the same at all agents).
+        rho from 0 (default: independent noise, which hides part of a gradient) to 1 (the same noise at all agents).
     weights
-        p_i, numbers > 0 for the agents, which are scaled to sum to one; None: equal. The paper's are `post.sizes`.
+        p_i > 0, one per agent, rescaled to sum to one. None: equal. The paper uses `post.sizes`.
     batch_size
-        Rows that each gradient reads, drawn with replacement; None reads all.
+        Rows that each gradient reads, drawn with replacement. None: all rows.
     temperature
         As in `Sampler`.
 
     Raises
     ------
     ValueError
-        A number out of its range, or weights that are not one an agent.
+        A parameter out of range, or a wrong number of weights.
 
     Examples
     --------
@@ -164,7 +164,7 @@ class FALD(Tunable, Langevin, HasLaw):
             average = np.einsum("n,nij,nj,nkj->ik", shares, vectors, kept, vectors, optimize=True)
             return bool(np.abs(np.linalg.eigvalsh(average)).max() <= 1.0 + 1e-9)
 
-        # every agent's own steps contract up to here; v' (.)^K v crosses -1 or 1 once for every v as the step grows, so
+        # every agent's steps contract up to here; v' (.)^K v crosses -1 or 1 once for every v as the step grows, so
         # that stable steps are an interval
         low = 2.0 / float(values.max())
         high = 2.0 * low

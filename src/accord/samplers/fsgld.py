@@ -1,4 +1,4 @@
-"""FSGLD: chains that travel, with gradients that surrogates of all shards correct."""
+"""FSGLD: travelling chains whose gradients are corrected by surrogates of all shards."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from .travelling import Travelling, Visits
 
 
 class Surrogates(NamedTuple):
-    """Means (agent, dim) and precisions (agent, dim, dim) of the Gaussians that are given."""
+    """Means (agent, dim) and precisions (agent, dim, dim) of the user's Gaussians."""
 
     means: Any
     precisions: Any
 
 
 class FSGLDNumbers(NamedTuple):
-    """What an agent knows: its visits, and the surrogate of its own potential."""
+    """Parameters of an agent: its visits, and the surrogate of its potential."""
 
     visits: Visits
     own: Quadratic
 
 
 class FSGLDShared(NamedTuple):
-    """What all agents know: the center, and the sum of all surrogates."""
+    """Parameters that all agents know: the center, and the sum of all surrogates."""
 
     center: Any
     whole: Quadratic
@@ -44,41 +44,42 @@ class FSGLDShared(NamedTuple):
 class FSGLD(Travelling):
     """Federated SGLD: D-SGLD with conducive gradients.
 
-    N chains travel; every agent holds one of them at a time. From agent i, N_i times:
-    `x+ = x - step_size (grad f_i(x) / q_i + grad Q(x) - grad Q_i(x) / q_i) + sqrt(2 step_size) w`; then the hub hands
-    all chains out in random order. Q_i is a quadratic surrogate of f_i, and Q = sum_i Q_i.
+    N chains travel, and every agent holds one at a time. From agent i, N_i times:
+    `x+ = x - step_size (grad f_i(x) / q_i + grad Q(x) - grad Q_i(x) / q_i) + sqrt(2 step_size) w`. Then the hub
+    permutes the chains at random. Q_i is a quadratic surrogate of f_i, and Q = sum_i Q_i.
 
-    El Mekkaoui, Mesquita, Blomstedt and Kaski 2021 (arXiv 2004.11231), epsilon = 2 `step_size`; their q_s are
-    exp(-Q_i), and q_i = N_i / sum_j N_j is as in `HubSGLD`. The last two terms, the conducive gradient, are zero on
-    average over a chain's steps, so that with any surrogates the estimate stays unbiased; good ones take away what
-    pulls a visiting chain to the shard's own mode. The draws of an agent are the chains that arrive there. With exact
-    surrogates, which Gaussian posteriors have, every step is a Langevin step on F wherever it is made, and the bias is
-    that of `step_size` alone; what surrogates miss is left as in D-SGLD. Stable on quadratic potentials where
-    `step_size ((H_i - P_i) / q_i + P) < 2` for every agent, P_i the Hessian of Q_i and P that of Q; surrogates that are
-    much too steep may be unstable all the same. The hub is any agent, as in `HubSGLD`.
+    El Mekkaoui, Mesquita, Blomstedt and Kaski 2021 (arXiv 2004.11231), epsilon = 2 `step_size`, their q_s are
+    exp(-Q_i), and q_i = N_i / sum_j N_j as in `HubSGLD`. The last two terms, the conducive gradient, average to zero
+    over a chain's steps, so that the estimate is unbiased for any surrogates. Accurate surrogates remove the pull of a
+    visited shard towards its own mode. The draws of an agent are the chains that arrive there. With exact surrogates,
+    as on Gaussian posteriors, every step at any agent is a Langevin step on F, and the only bias is that of
+    `step_size`. The error of the surrogates has the same effect as in D-SGLD. Stable on quadratic potentials if
+    `step_size ((H_i - P_i) / q_i + P) < 2` for every agent, P_i the Hessian of Q_i and P that of Q. Much too steep
+    surrogates may be unstable all the same. Any agent can be the hub, as in `HubSGLD`.
 
     Parameters
     ----------
     step_size
         Step on F, > 0, a number.
     local_steps
-        N_i >= 1, one number or one an agent (`accord.samplers.balance.balanced_steps` for agents of unequal speed).
+        N_i >= 1, one number or one per agent (`accord.samplers.balance.balanced_steps` for agents of unequal speed).
     batch_size
-        Rows that each gradient reads, drawn with replacement; None reads all.
+        Rows that each gradient reads, drawn with replacement. None: all rows.
     surrogates
-        One `accord.Gaussian` an agent, near exp(-f_i) up to a factor: fitted to draws of the shard alone, say, in the
-        posterior's own coordinates (not `whiten=True`). None: the second-order expansions of all f_i at the mode of F,
-        which sums over the agents find by Newton's method before round 0. Either way everybody learns the sum of the
-        surrogates, and the hub all of them.
+        One `accord.Gaussian` per agent, proportional to an approximation of exp(-f_i), for example fitted to draws from
+        the shard alone, in the posterior's own coordinates (without `whiten=True`). None: the second-order expansions
+        of all f_i at the mode of F, which agents find by Newton's method before round 0. In both cases all agents learn
+        the sum of the surrogates, and the hub learns every surrogate.
     temperature
-        As in `Sampler`. The noise of a chain's steps is its own.
+        As in `Sampler`. Each chain's noise is independent.
 
     Raises
     ------
     ValueError
-        A number out of its range or not one an agent, or surrogates of a wrong number or size, or flat.
+        A parameter out of range or of a wrong number, or surrogates of a wrong number or size, or without positive
+        definite covariance.
     ArithmeticError
-        There is no mode to expand at.
+        F has no mode to expand at.
 
     Examples
     --------
@@ -90,7 +91,7 @@ class FSGLD(Travelling):
     (2, 10, 3, 1)
     """
 
-    # `Surrogates`, once they are checked
+    # `Surrogates` after validation
     surrogates: Any = None
 
     def __post_init__(self) -> None:
@@ -115,9 +116,9 @@ class FSGLD(Travelling):
         means, precisions = self.surrogates
         if means.shape != (post.num_agents, post.dim):
             wanted, found = f"{post.num_agents} of {post.dim} parameters", f"{len(means)} of {means.shape[1]}"
-            raise ValueError(f"surrogates must be one Gaussian an agent, {wanted}, found {found}")
+            raise ValueError(f"surrogates must be one Gaussian per agent, {wanted}, found {found}")
         if post.coordinates is not None:
-            raise ValueError("surrogates are given in the user's parameters: leave them or whiten=True out")
+            raise ValueError("surrogates are in the user's parameters: omit them or whiten=True")
         center = means.mean(axis=0)
         return Expansions(center, np.einsum("nij,nj->ni", precisions, center - means), precisions), Traffic()
 
@@ -131,7 +132,7 @@ class FSGLD(Travelling):
 def _as_numbers(surrogates: Any) -> Surrogates:
     found = list(surrogates)
     if not found or not all(isinstance(law, Gaussian) and law.dim == found[0].dim for law in found):
-        raise ValueError("surrogates must be one accord.Gaussian an agent, all of one size")
+        raise ValueError("surrogates must be one accord.Gaussian per agent, all of the same dimension")
     for agent, law in enumerate(found):
         if not np.linalg.eigvalsh(law.cov)[0] > 0:
             raise ValueError(f"the surrogate of agent {agent} must have a positive definite covariance")

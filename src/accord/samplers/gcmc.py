@@ -1,4 +1,4 @@
-"""Global consensus Monte Carlo: Gibbs sampling between a hub and its agents, who draw by Metropolis steps."""
+"""Global consensus Monte Carlo: Gibbs sampling between a hub and its agents, which draw by Metropolis steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .protocol import Bound, Monitored, Needs, Weighted
 class GCMCState(NamedTuple):
     # the hub's parameters, the same at all agents
     position: Float[Array, " dim"]
-    # the agent's own variable z_i
+    # the agent's variable z_i
     local: Float[Array, " dim"]
 
 
@@ -31,36 +31,36 @@ class GCMC(HubGibbs, Monitored, Weighted):
     """Global consensus Monte Carlo, with an optional sequence of tolerances (an SMC sampler).
 
     In each round the hub draws `theta ~ N(mean of z_i, rho / N I)`. From agent i:
-    `z_i+ ~ exp(-f_i(z) - |z - theta|^2 / (2 rho))`, by Metropolis steps from z_i; at the start z_i = x_i.
+    `z_i+ ~ exp(-f_i(z) - |z - theta|^2 / (2 rho))`, by Metropolis steps from z_i, and at the start z_i = x_i.
 
-    Rendell et al. 2020, Algorithm 1, rho = lambda (their prior on theta is part of the potentials here); the baseline
+    Rendell et al. 2020, Algorithm 1, rho = lambda (their prior on theta is part of the potentials here), the baseline
     of the DG-LMC paper. A draw is theta, the same at every agent. It targets the theta-marginal of
-    `exp(-sum_i f_i(z_i) - |z_i - theta|^2 / (2 rho))`, which tends to the posterior as rho falls, exactly: Metropolis
-    steps add no bias. The hub is any agent: on a graph where none is everybody's neighbour the sum runs over a spanning
-    tree.
+    `exp(-sum_i f_i(z_i) - |z_i - theta|^2 / (2 rho))` exactly, because Metropolis steps add no bias. This marginal
+    tends to the posterior as rho decreases. Any agent can be the hub. If no agent is a neighbour of all others, sums
+    use a spanning tree.
 
-    With `tolerances` the chains are the particles of their Algorithm 2: each tolerance in turn, then rho, is held for
-    `rounds_per_tolerance` rounds, and at each change chains are resampled by the ratio of the two targets. Draws start
-    after that, and chains that descend from one particle are no longer independent at first.
+    With `tolerances` the chains are the particles of their Algorithm 2. Each tolerance and then rho is held for
+    `rounds_per_tolerance` rounds, and at each change the chains are resampled by the ratio of the two targets. Draws
+    start after the last change. Chains that descend from one particle are not independent at first.
 
     Parameters
     ----------
     rho
-        Tolerance > 0, in squared units of x. None: chosen by a plan, in whitened coordinates.
+        Tolerance > 0, in squared units of x. None: a plan chooses it, in whitened coordinates.
     conditional
-        How an agent draws z_i: "mala" (default: a few Metropolis-adjusted Langevin steps), "rejection" or "exact",
-        or an instance of `accord.samplers.conditional.MALA` or `Rejection` with its numbers.
+        How an agent draws z_i: "mala" (default: a few Metropolis-adjusted Langevin steps), "rejection" or "exact", or
+        an instance of `accord.samplers.conditional.MALA` or `Rejection`.
     tolerances
-        Falling numbers above rho to pass through first; none by default.
+        Decreasing numbers above rho that the run starts with. Default: none.
     rounds_per_tolerance
-        Rounds for each of them, >= 1.
+        Rounds of each tolerance, >= 1.
     temperature
-        As in `Sampler`, > 0 unless the conditional is exact. The hub's noise is one draw for all.
+        As in `Sampler`, > 0 unless the conditional is exact. The hub draws one noise for all.
 
     Raises
     ------
     ValueError
-        A number out of its range, tolerances that do not fall to rho, or potentials that the conditional cannot draw
+        A parameter out of range, tolerances that do not decrease to rho, or potentials that the conditional cannot draw
         from.
 
     Examples
@@ -83,13 +83,13 @@ class GCMC(HubGibbs, Monitored, Weighted):
         if self.rho is not None:
             positive("rho", self.rho)
         elif self.tolerances:
-            raise ValueError("tolerances need a rho to end above, found none")
+            raise ValueError("tolerances need a rho, found none")
         whole_number("rounds_per_tolerance", self.rounds_per_tolerance, 1)
         object.__setattr__(self, "tolerances", tuple(float(t) for t in self.tolerances))
         ladder = np.array(self.tolerances if self.rho is None else [*self.tolerances, self.rho])
         if not (np.isfinite(ladder).all() and (np.diff(ladder) < 0).all()):
             raise ValueError(
-                f"tolerances must be finite, fall, and end above rho = {self.rho}, found {self.tolerances}"
+                f"tolerances must be finite, decrease, and end above rho = {self.rho}, found {self.tolerances}"
             )
         if self.temperature == 0 and not self.conditional.is_linear:
             raise ValueError(f'temperature 0 needs conditional="exact", found {self.conditional}')
@@ -137,7 +137,7 @@ class GCMC(HubGibbs, Monitored, Weighted):
         return None if self.conditional.is_linear else f"{self.conditional.explain()}, or rho is too large"
 
     def langevin_step(self, network: Network) -> float:
-        # one round moves theta by -(rho / N) sum_i grad f_i, and its two Gaussian draws have the noise of that step
+        # a round moves theta by -(rho / N) sum_i grad f_i, with the noise of a Langevin step of that size
         return float(self.rho) / network.num_agents
 
     def _tolerance(self, round: Int[Array, ""]) -> Array:

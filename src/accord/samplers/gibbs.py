@@ -1,4 +1,4 @@
-"""Gibbs sampling on the network: every agent redraws its own value given its neighbours', colour by colour."""
+"""Gibbs sampling on the network: every agent redraws its value given its neighbours', colour by colour."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GibbsState(NamedTuple):
 
 
 class GibbsNumbers(NamedTuple):
-    """What an agent knows: sum_j sigma_ij, its own weight in the mixing matrix, its gradient's shift, its curvature."""
+    """Parameters of an agent: sum_j sigma_ij, its self weight, the shift of its gradient, its curvature."""
 
     tie: Any
     self_weight: Any
@@ -40,39 +40,39 @@ class Gibbs(Tunable, Langevin, HasLaw, Monitored, Recentred):
     """Distributed Gibbs sampler on any connected network.
 
     From agent i, colour by colour:
-    `x_i+ ~ exp(-f_i(x) - sum_{j in N_i} sigma_ij / (2 eta) |x - x_j|^2)`, with the neighbours' latest x_j.
+    `x_i+ ~ exp(-f_i(x) - sum_{j in N_i} sigma_ij / (2 eta) |x - x_j|^2)`, with the latest x_j of the neighbours.
 
     Client-only distributed MCMC paper, Algorithm 2, and Algorithm 1 on two agents (`Network.path(2)`). It targets
-    `exp(-sum_i f_i(x_i) - sum_{edges ij} sigma_ij / (2 eta) |x_i - x_j|^2)`, eq. 16, every edge once (eq. 19 prints
-    each twice). As eta falls, the agents' marginals tend to the posterior, and mixing slows down: the average makes
-    about Langevin steps of size eta / sum_{edges} sigma_ij on F. One agent's draws are over-dispersed by the order of
-    eta; the average's bias comes from the agents' differences and vanishes with eta as well. Any eta is stable. The
-    weights sigma are those of a mixing matrix off its diagonal (Assumption 5.2). Colours are the paper's sets A and B
-    where the network is bipartite; elsewhere any proper colouring has the same stationary law. At `temperature=0` this
-    is block coordinate descent on that potential.
+    `exp(-sum_i f_i(x_i) - sum_{edges ij} sigma_ij / (2 eta) |x_i - x_j|^2)`, eq. 16, with every edge once (eq. 19
+    prints each twice). As eta decreases, the agents' marginals tend to the posterior and mixing slows down: the average
+    makes Langevin steps of about eta / sum_{edges} sigma_ij on F. One agent's draws are over-dispersed by the order of
+    eta. The average has a bias from differences between agents, which also vanishes with eta. Any eta is stable. The
+    weights sigma are the off-diagonal entries of a mixing matrix (Assumption 5.2). On bipartite networks the colours
+    are the paper's sets A and B. On others any proper colouring has the same stationary law. At `temperature=0` this is
+    block coordinate descent on that potential.
 
     Parameters
     ----------
     eta
-        Variance of the ties between neighbours, > 0, in squared units of x; a number or a schedule of the round. None:
-        chosen by a plan, in whitened coordinates.
+        Variance of the ties between neighbours, > 0, in squared units of x, a number or a schedule of the round. None:
+        a plan chooses it, in whitened coordinates.
     conditional
-        How an agent draws: "exact" (quadratic potentials), "rejection" (convex ones; few tries while
-        eta < sum_j sigma_ij / (beta_i dim)), "mala" (a few Metropolis-adjusted Langevin steps), or an instance of
-        `accord.samplers.conditional.Rejection` or `MALA` with its numbers.
+        How an agent draws: "exact" (quadratic potentials), "rejection" (convex potentials, few proposals while eta <
+        sum_j sigma_ij / (beta_i dim)), "mala" (a few Metropolis-adjusted Langevin steps), or an instance of
+        `accord.samplers.conditional.Rejection` or `MALA`.
     mixing
-        Weights: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix; not negative.
+        Weights, >= 0: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix.
     recentre
-        Tilt every f_i by its gradient at the common minimiser m, f_i(x) - <grad f_i(m), x>, which leaves the posterior
-        as it is (section 4, before Algorithm 1) and takes the bias away that distant minimisers cause. The minimiser is
-        found over the network, by C-ADMM, whose messages are counted.
+        Whether to tilt every f_i by its gradient at the common minimiser m, f_i(x) - <grad f_i(m), x>. This leaves the
+        posterior unchanged (section 4, before Algorithm 1) and removes the bias from distant minimisers. The agents
+        find m by C-ADMM, whose messages are counted.
     temperature
-        As in `Sampler`. The noise of Gibbs draws is independent.
+        As in `Sampler`. Gibbs draws use independent noise.
 
     Raises
     ------
     ValueError
-        A number out of its range, potentials that the conditional cannot draw from, or an agent without a neighbour.
+        A parameter out of range, potentials that the conditional cannot draw from, or an agent without a neighbour.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class Gibbs(Tunable, Langevin, HasLaw, Monitored, Recentred):
     ) -> tuple[GibbsState, Count | None]:
         own, x = agent.own, state.position
         strength = own.tie / at(self.eta, agent.round)
-        # inbox.mix() holds the agent's own value too, which does not tie it
+        # inbox.mix() includes the agent's own value, which is no tie
         center = (inbox.mix() - own.self_weight * x) / own.tie + own.shift / strength
         if self.temperature == 0:
             tolerance = 1e-4 / jnp.sqrt(strength)
@@ -116,7 +116,7 @@ class Gibbs(Tunable, Langevin, HasLaw, Monitored, Recentred):
         return GibbsState(x), taken
 
     def weights(self, network: Network) -> scipy.sparse.csr_array:
-        """The ties sigma_ij, beside a diagonal that makes the rows sum to one."""
+        """The ties sigma_ij, with a diagonal that makes the rows sum to one."""
         weights = network.weights(self.mixing)
         tied = weights - scipy.sparse.diags_array(weights.diagonal())
         if tied.min() < 0:
@@ -149,7 +149,7 @@ class Gibbs(Tunable, Langevin, HasLaw, Monitored, Recentred):
         tie, curvature = bound.own.tie[agent], bound.own.curvature[agent]
         dim = bound.own.shift.shape[1]
         limit = f"{tie / (curvature * dim):.6g}" if curvature > 0 else "sum_j sigma_ij / (beta_i dim)"
-        return f"{self.conditional.explain()}, or eta is too large; rejection takes few tries for eta below {limit}"
+        return f"{self.conditional.explain()}, or eta is too large; rejection needs few proposals for eta below {limit}"
 
     def langevin_step(self, network: Network) -> Step:
         # A sweep is Gauss-Seidel on the ties' Laplacian K = L + D + L'. For any colouring its invariant direction

@@ -1,4 +1,4 @@
-"""GT-BAOAB: kinetic Langevin by splitting, whose agents track the average gradient and share their noise."""
+"""GT-BAOAB: split-step kinetic Langevin whose agents track the average gradient and share their noise."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .mixing import Gossip, as_mixing
 from .protocol import Needs, Tunable
 from .schedules import Step, as_step, at, rescaled
 
-# The most exchanges a step that are tried; a user may ask for more.
+# Largest number of exchanges per step that `candidates` tries. Users may set more.
 _MOST_EXCHANGES = 256
-# Of the longest step that is stable at the stiffest draw that warm-up found. On skewed posteriors
-# (logistic regressions of breast-cancer, wine and digits) the bias is within some hundredths of a standard deviation up
-# to 0.85, and grows suddenly beyond. Where curvature has no bound, runs at a tenth more than this make excursions.
+# Fraction of the stability bound at the stiffest draw of warm-up. On skewed posteriors (logistic regressions of
+# breast-cancer, wine and digits) the bias is a few hundredths of a standard deviation up to 0.85 and grows steeply
+# above. With unbounded curvature, runs at 1.1 times this fraction make excursions.
 _OF_STABLE = 0.75
 
 
@@ -42,43 +42,43 @@ class GTBAOABMessage(NamedTuple):
 
 @pytree
 class GTBAOAB(Gossip, Tunable):
-    """Gradient-tracking BAOAB: kinetic Langevin whose stationary positions are exact on Gaussian targets.
+    """Gradient-tracking BAOAB: kinetic Langevin with exact stationary positions on Gaussian targets.
 
     From agent i, with (x, v, d) mixed over `mix_rounds` exchanges and c = exp(-friction step_size):
     `v' = v - step_size N d`, `y = x + (step_size / 2) v'`,
     `v+ = c v' + sqrt(1 - c^2) xi`, `x+ = y + (step_size / 2) v+`,
-    `d+ = d + grad f_i(x_i+) - grad f_i(x_i)`; at the start v_i = 0 and d_i = grad f_i(x_i).
+    `d+ = d + grad f_i(x_i+) - grad f_i(x_i)`, and at the start v_i = 0 and d_i = grad f_i(x_i).
 
-    Ours: the splitting of Leimkuhler & Matthews (2013) on the network, d tracking the mean gradient as in GT-DULA.
+    Ours: the splitting of Leimkuhler & Matthews (2013) on the network, with d tracking the mean gradient as in GT-DULA.
     The network average follows BAOAB on F, whose positions have the posterior's covariance on Gaussian targets at any
-    stable step. With common noise xi (the default) all agents' own draws have it too, as far as `mix_rounds` suffices
-    for the step: too few show as inflated variances first and as divergence then; `accord.law` tells. Made for
-    coordinates in which the posterior's covariance is about the identity. W must be symmetric, doubly stochastic and
-    on the edges. The average is stable while `step_size^2 sum_i H_i < 4`. At `temperature=0` this is gradient tracking
-    with momentum, which converges to the mode.
+    stable step. With common noise xi (the default) each agent's draws have this covariance too if `mix_rounds` is large
+    enough for the step. Too few exchanges first inflate variances and then cause divergence. `accord.law` computes the
+    effect. The defaults suit coordinates in which the posterior's covariance is about the identity. W must be
+    symmetric, doubly stochastic and on the edges. The average is stable while `step_size^2 sum_i H_i < 4`. At
+    `temperature=0` this is gradient tracking with momentum, which converges to the mode.
 
     Parameters
     ----------
     step_size
-        h > 0, a number or a schedule of the round; in units of the posterior's standard deviation. None chooses it by
-        how stiff the posterior is at its draws (`Warmup.stiffness`), in whitened coordinates.
+        h > 0, a number or a schedule of the round, in units of the posterior's standard deviation. None: chosen from
+        the posterior's stiffness at its draws (`Warmup.stiffness`), in whitened coordinates.
     friction
-        gamma > 0, per unit of time: velocities are forgotten after 1 / (gamma h) rounds. Lower makes means precise
-        sooner, higher makes standard deviations so; 0.3 served both on four regressions.
+        gamma > 0, per unit of time: velocities decorrelate after 1 / (gamma h) rounds. Lower values give precise means
+        sooner, higher values precise standard deviations. 0.3 was good for both on four regressions.
     mix_rounds
-        Exchanges K in one step, >= 1. None takes the fewest with which, on the posterior's Gaussian approximation,
-        every agent's means and standard deviations are within a tenth of the plan's tolerance.
+        Exchanges K in one step, >= 1. None: the fewest for which, on the posterior's Gaussian approximation, every
+        agent's means and standard deviations are within a tenth of the plan's tolerance.
     mixing
         Weights W: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix.
     noise
-        "common" (default) or "independent", which spreads the agents around their average.
+        "common" (default) or "independent", which makes agents spread around their average.
     batch_size, temperature
         As in `Gossip` and `Sampler`.
 
     Raises
     ------
     ValueError
-        A number out of its range.
+        A parameter out of range.
 
     Examples
     --------
@@ -114,18 +114,18 @@ class GTBAOAB(Gossip, Tunable):
         kept = jnp.exp(-self.friction * step)
         v = v - step * self.force(agent, x, d / inbox.share)
         x = x + step / 2.0 * v
-        # noise of each agent moves the average by its N-th part: a variance of N keeps the average's at one
+        # noise of one agent moves the average by 1/N of it: variance N gives the average a variance of 1
         v = kept * v + ((1.0 - kept**2) * n) ** 0.5 * noise.normal
         x = x + step / 2.0 * v
         gradient = self.tracked(agent, x, noise.batch)
         return GTBAOABState(x, v, d + gradient - state.gradient, gradient)
 
     def force(self, agent: Agent, x: Float[Array, " dim"], tracked: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """The gradient of F that an agent goes by, given what it holds for the mean of what all track."""
+        """The agent's estimate of the gradient of F, from its estimate of the mean tracked gradient."""
         return agent.num_agents * tracked
 
     def tracked(self, agent: Agent, x: Float[Array, " dim"], batch: Array | None) -> Float[Array, " dim"]:
-        """What is tracked of an agent's own."""
+        """The agent's own contribution to the tracked mean."""
         return agent.gradient(x, batch)
 
     def needs(self, dim: int) -> Needs:
@@ -140,7 +140,7 @@ class GTBAOAB(Gossip, Tunable):
         return self.filled(step_size=step * self.friction, mix_rounds=1)
 
     def candidates(self, network: Network, stiffness: float) -> Iterator[Self]:
-        # stable below 2 / sqrt(curvature), at the stiffest draws too; on a Gaussian posterior 1 takes fewer exchanges
+        # stable below 2 / sqrt(curvature), also at the stiffest draws; on a Gaussian posterior 1 needs fewer exchanges
         step = min(1.0, _OF_STABLE * 2.0 / stiffness**0.5) if self.step_size is None else self.step_size
         if self.mix_rounds is not None:
             yield replace(self, step_size=step)
@@ -157,10 +157,10 @@ class GTBAOAB(Gossip, Tunable):
         return state.tracker - state.gradient
 
     def langevin_step(self, network: Network) -> Step:
-        # over times longer than 1 / friction kinetic Langevin is Langevin with time slowed by the friction
+        # over times longer than 1 / friction, kinetic Langevin is Langevin with time slowed down by the friction
         return rescaled(self.step_size, 1.0 / float(self.friction))
 
     def max_step(self, network: Network, hessians: np.ndarray) -> float:
-        """The largest step at which the average is stable; disagreement may need a smaller one, or more exchanges."""
+        """The largest step at which the average is stable. Disagreement may need a smaller step or more exchanges."""
         largest = float(np.linalg.eigvalsh(hessians.sum(axis=0))[-1])
         return 2.0 / largest**0.5 if largest > 0 else np.inf

@@ -37,32 +37,30 @@ class GTDULA(Gossip, Tunable):
 
     From agent i:
     `x_i+ = x_i - consensus_step sum_{j in N_i} (x_i - x_j) - step_size N d_i + sqrt(2 step_size N) w_i`,
-    `d_i+ = d_i - tracking_step sum_{j in N_i} (d_i - d_j) + grad f_i(x_i+) - grad f_i(x_i)`, at the start
-    d_i = grad f_i(x_i).
+    `d_i+ = d_i - tracking_step sum_{j in N_i} (d_i - d_j) + grad f_i(x_i+) - grad f_i(x_i)`, and at the start d_i =
+    grad f_i(x_i).
 
     GT-DULA paper, the recursion of section 3, alpha = `step_size`, beta = `consensus_step`, gamma = `tracking_step`.
-    The network average follows Langevin on F with `step_size`, and the gradients' differences leave no bias of their
-    own; under independent noise one agent's draws are still over-dispersed on large sparse networks. With
-    `mix_rounds` above one, I - beta L of round 0 is replaced by its Chebyshev polynomial P, and both consensus terms
-    become multiples of I - P (1 and gamma/beta at round 0). Needs beta, gamma < 2 / lambda_max(L), and for several
-    exchanges gamma/beta < 2 / (1 + their contraction of disagreement); stable on quadratic
-    potentials while `2 step_size N H < (I + W_beta)(I + W_gamma)`. At `temperature=0` this is gradient tracking, which
-    converges to the mode.
+    The network average follows Langevin on F with `step_size`, and different gradients cause no bias. Under independent
+    noise one agent's draws are over-dispersed on large sparse networks. With `mix_rounds` above one, I - beta L of
+    round 0 is replaced by its Chebyshev polynomial P, and both consensus terms become multiples of I - P (1 and
+    gamma/beta at round 0). Needs beta, gamma < 2 / lambda_max(L), and for several exchanges gamma/beta < 2 / (1 + their
+    contraction of disagreement). Stable on quadratic potentials while `2 step_size N H < (I + W_beta)(I + W_gamma)`. At
+    `temperature=0` this is gradient tracking, which converges to the mode.
 
     Parameters
     ----------
     step_size
-        alpha > 0, a number or a schedule of the round; None: chosen by a plan, in whitened coordinates.
+        alpha > 0, a number or a schedule of the round. None: a plan chooses it, in whitened coordinates.
     consensus_step, tracking_step
-        beta and gamma, between 0 and 2 / lambda_max(L), numbers or schedules that do not grow; None: half of that
-        bound.
+        beta and gamma, between 0 and 2 / lambda_max(L), numbers or non-increasing schedules. None: half of that bound.
     batch_size, mix_rounds, temperature, noise
         As in `Gossip` and `Sampler`.
 
     Raises
     ------
     ValueError
-        A number out of its range.
+        A parameter out of range.
 
     Examples
     --------
@@ -88,8 +86,7 @@ class GTDULA(Gossip, Tunable):
     def update(self, agent: Agent, state: GTDULAState, inbox: Inbox, noise: Noise) -> GTDULAState:
         mixed = inbox.mix()
         step = at(self.step_size, agent.round) * agent.num_agents
-        # inbox.mix() applies beta of round 0 to both parts of the message; the gains turn that into beta and gamma
-        # of this round
+        # inbox.mix() applies beta of round 0 to all parts, the factors change it to beta and gamma of this round
         beta = at(self.consensus_step, 0)
         pull = at(self.consensus_step, agent.round) / beta * (state.position - mixed.position)
         blend = at(self.tracking_step, agent.round) / beta * (state.tracker - mixed.tracker)
@@ -113,8 +110,8 @@ class GTDULA(Gossip, Tunable):
             callable(self.consensus_step) or self.tracking_step != self.consensus_step
         ):
             raise ValueError(
-                "on unreliable links GTDULA needs one constant number as both consensus_step and tracking_step, as "
-                f"what is sent is divided once; found {self.consensus_step!r} and {self.tracking_step!r}"
+                "on unreliable links GTDULA needs one constant number as both consensus_step and tracking_step: all "
+                f"parts of a message use the same weights; found {self.consensus_step!r} and {self.tracking_step!r}"
             )
         check_tracking_step(network, self.tracking_step, self.consensus_step, bound.weights, self.exchanges)
         return bound

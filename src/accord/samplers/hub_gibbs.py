@@ -1,4 +1,4 @@
-"""Base of the methods that alternate between a hub, which draws theta, and agents, who draw z_i near it."""
+"""Base class of Gibbs methods that alternate between a hub, which draws theta, and agents, which draw z_i near it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .protocol import HasLaw, Langevin, Needs, Tunable
 
 
 class HubGibbs(Tunable, Langevin, HasLaw):
-    """Base of the methods that alternate between a hub, which draws theta, and agents, who draw z_i near it.
+    """Base class of Gibbs methods that alternate between a hub, which draws theta, and agents, which draw z_i near it.
 
-    The tolerance `rho` ties z_i to theta. The hub is any agent: all draw the same theta from the total of their
-    messages and from noise that they share.
+    The tolerance `rho` ties z_i to theta. Any agent can be the hub: all compute the same theta from the total of their
+    messages and shared noise.
     """
 
     rho: Any

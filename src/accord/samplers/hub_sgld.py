@@ -16,33 +16,32 @@ from .travelling import Travelling, Visits
 class HubSGLD(Travelling):
     """Distributed SGLD between workers and a hub (D-SGLD of Ahn et al. 2014).
 
-    N chains travel; every agent holds one of them at a time. From agent i, N_i times:
-    `x+ = x - step_size / q_i grad f_i(x) + sqrt(2 step_size) w`; then the hub hands all chains out in random order.
+    N chains travel, and every agent holds one at a time. From agent i, N_i times:
+    `x+ = x - step_size / q_i grad f_i(x) + sqrt(2 step_size) w`. Then the hub permutes the chains at random.
 
-    Ahn, Shahbaba and Welling 2014; the baseline of the DG-LMC paper, epsilon = 2 `step_size`. q_i = N_i / sum_j N_j is
-    the share of its steps that a chain makes at agent i, so that `grad f_i / q_i` is an unbiased estimate of grad F
-    for shards of any size, visits of any length and minibatches of any size (here the prior, too, comes in shares).
-    The draws of an agent are the chains that arrive there, before they meet its data. They target the posterior with
-    a bias of the order of step_size that grows with the length of the visits and with the shards' differences, as
-    every visit pulls a chain to the mode of that shard; `FSGLD` corrects it. The hub is any agent: on a graph where
-    none is everybody's neighbour the chains are passed along a spanning tree. Stable on quadratic potentials where
-    `step_size H_i < 2 q_i` for every agent.
+    Ahn, Shahbaba and Welling 2014, the baseline of the DG-LMC paper, epsilon = 2 `step_size`. q_i = N_i / sum_j N_j is
+    the fraction of its steps that a chain makes at agent i, so that `grad f_i / q_i` is an unbiased estimate of grad F
+    for any sizes of shards, visits and minibatches (each f_i here includes a part of the prior). The draws of an agent
+    are the chains that arrive there, before they use its data. They target the posterior with a bias of order step_size
+    that grows with the length of visits and the differences between shards, because every visit pulls a chain to the
+    mode of that shard. `FSGLD` corrects this. Any agent can be the hub. If no agent is a neighbour of all others,
+    chains travel along a spanning tree. Stable on quadratic potentials if `step_size H_i < 2 q_i` for every agent.
 
     Parameters
     ----------
     step_size
         Step on F, > 0, a number.
     local_steps
-        N_i >= 1, one number or one an agent (`accord.samplers.balance.balanced_steps` for agents of unequal speed).
+        N_i >= 1, one number or one per agent (`accord.samplers.balance.balanced_steps` for agents of unequal speed).
     batch_size
-        Rows that each gradient reads, drawn with replacement; None reads all.
+        Rows that each gradient reads, drawn with replacement. None: all rows.
     temperature
-        As in `Sampler`. The noise of a chain's steps is its own.
+        As in `Sampler`. Each chain's noise is independent.
 
     Raises
     ------
     ValueError
-        A number out of its range, or not one an agent.
+        A parameter out of range or of a wrong number.
 
     Examples
     --------

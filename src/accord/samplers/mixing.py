@@ -1,4 +1,4 @@
-"""Bases of the methods that mix with their neighbours and step along a gradient."""
+"""Base classes of methods that mix with their neighbours and step along a gradient."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ..network.weights import MixingMatrix
 from ..posterior import Posterior
 from .protocol import Bound, HasLaw, InboxName, Langevin, Needs, Tunable
 
-# The name of exact averages over a spanning tree among the mixing rules.
+# Mixing rule of exact averages over a spanning tree.
 RELAY = "relay"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing(Langevin):
-    """Base of `Gossip`, and of such methods whose rounds are not affine.
+    """Base class of `Gossip`, and of similar methods whose rounds are not affine.
 
     Parameters
     ----------
     batch_size
-        Rows that each gradient reads, drawn with replacement and scaled by n_i / batch_size (unbiased), from 1 to
-        the smallest shard; None reads all rows.
+        Rows that each gradient reads, drawn with replacement and scaled by n_i / batch_size (unbiased), from 1 to the
+        size of the smallest shard. None: all rows.
     """
 
     batch_size: int | None = static(default=None)
@@ -51,29 +51,28 @@ class Mixing(Langevin):
 
     @property
     def relays(self) -> bool:
-        """Whether messages are averaged exactly over a spanning tree, in place of mixing."""
+        """Whether messages are averaged exactly over a spanning tree in place of mixing."""
         return getattr(self, "mixing", None) == RELAY
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gossip(Mixing, HasLaw):
-    """Base of the methods that mix with their neighbours and step along a gradient.
+    """Base class of methods that mix with their neighbours and step along a gradient.
 
-    Those with a field `mixing` may have the name of a rule for W, an (N, N) matrix, or "relay": sums are then relayed
-    over a spanning tree, up and down, so that every agent has the exact average of all messages in twice the tree's
-    height of exchanges (RelaySum, Vogels et al. 2021, within a step). An agent sends d numbers a tree's edge and
-    direction for it, whatever the height, where K exchanges send K times as many.
+    The field `mixing`, if a method has it, takes the name of a rule for W, an (N, N) matrix, or "relay". "relay" sums
+    messages up and down a spanning tree, so that every agent gets the exact average after exchanges of twice the tree's
+    height (RelaySum, Vogels et al. 2021, within a step). It sends d numbers per direction of a tree edge for any
+    height, and K exchanges send K times as many.
 
     Parameters
     ----------
     batch_size
-        As in `Mixing`: rows that each gradient reads, drawn with replacement and scaled by n_i / batch_size
-        (unbiased), from 1 to the smallest shard; None reads all rows.
+        As in `Mixing`.
     mix_rounds
-        Exchanges K in one step, >= 1. More than one applies the Chebyshev polynomial T_K(W/s) / T_K(1/s) of the
-        mixing matrix, s its second largest absolute eigenvalue, which keeps the average and contracts disagreement
-        as fast as K exchanges can. On unreliable links (`Network.links`) they are K plain exchanges: the polynomial's
-        terms cancel only where every message arrives.
+        Exchanges K in one step, >= 1. More than one applies the Chebyshev polynomial T_K(W/s) / T_K(1/s) of the mixing
+        matrix, s its second largest absolute eigenvalue. It keeps the average and contracts disagreement as fast as K
+        exchanges can. On unreliable links (`Network.links`) the exchanges are plain, because the polynomial's terms
+        cancel only if every message arrives.
     """
 
     mix_rounds: int | None = static(default=1)
@@ -84,7 +83,7 @@ class Gossip(Mixing, HasLaw):
             whole_number("mix_rounds", self.mix_rounds, 1)
         if self.relays and self.exchanges > 1:
             raise ValueError(
-                f'mixing="relay" averages exactly in one go: leave out mix_rounds, found {self.mix_rounds}'
+                f'mixing="relay" averages exactly within one step: omit mix_rounds, found {self.mix_rounds}'
             )
 
     def needs(self, dim: int) -> Needs:
@@ -93,16 +92,16 @@ class Gossip(Mixing, HasLaw):
 
     @property
     def exchanges(self) -> int:
-        """Exchanges in one step; one as long as their number is left out."""
+        """Exchanges in one step, and 1 if `mix_rounds` is None."""
         return 1 if self.mix_rounds is None else self.mix_rounds
 
     def linear(self) -> Self:
         return self if self.batch_size is None else replace(self, batch_size=None)
 
     def effective_weights(self, network: Network) -> scipy.sparse.csr_array:
-        """The matrix that one whole step applies to the messages: the Chebyshev polynomial of W over its exchanges.
+        """The matrix that one step applies to the messages: the Chebyshev polynomial of W over its exchanges.
 
-        On unreliable links it is the power of what W is on average.
+        On unreliable links it is a power of the mean of W.
         """
         if self.relays:
             n = network.num_agents
@@ -114,5 +113,5 @@ class Gossip(Mixing, HasLaw):
 
 
 def as_mixing(name: str, mixing: Any) -> str | MixingMatrix:
-    """A mixing rule as static data of a compiled method: its name, or a user's matrix behind a hash."""
+    """A mixing rule as static data of a compiled method: its name, or a custom matrix that hashes by content."""
     return mixing if isinstance(mixing, str | MixingMatrix) else MixingMatrix(mixing)

@@ -1,23 +1,23 @@
-"""The protocol of a sampling method over a network, from the viewpoint of one agent. Read this first.
+"""The protocol of a sampling method over a network, written for one agent. Read this module first.
 
-A method is a frozen dataclass of its hyper-parameters. An engine calls its functions for every agent and chain,
-carries the messages and draws the noise; no method ever sees the network, a rank, a random key or a socket.
+A method is a frozen dataclass of its hyper-parameters. An engine calls its functions for every agent and chain, carries
+the messages and draws the noise. A method never sees the network, a rank, a random key or a socket.
 
-    needs(dim)                                  what a round takes: its inbox, its noise, its gradients
-    state   = init(agent, position, noise)      at the start
-    message = message(agent, state)             all that leaves the agent in a round: the privacy boundary
+    needs(dim)                                  the inbox, noise and gradients that a round reads
+    state   = init(agent, position, noise)      before round 0
+    message = message(agent, state)             everything that leaves the agent in a round: the privacy boundary
     state   = update(agent, state, inbox, noise)
     draw    = position(state)
-    bound   = bind(post, network)               once, before round 0: weights, and numbers that take the data
+    bound   = bind(post, network)               once, before round 0: weights and numbers computed from the data
 
-Because the noise is an input, a round on a quadratic potential is an affine map of (state, noise); `accord.law`
-differentiates these very functions to get a method's exact mean and covariance.
+The noise is an input, so a round on a quadratic potential is an affine map of (state, noise). `accord.law`
+differentiates these functions to compute a method's exact mean and covariance.
 
-What only some rooms ask for are capabilities, which a method inherits where it has them: `Tunable` (its numbers may be
-left out), `Langevin` (it has a step on F), `HasLaw`, `Monitored` (rounds report counts), `Weighted` (chains are
-particles) and `Recentred`. `accord.samplers.Gossip` and `HubGibbs` are families that share most of this.
+Optional features are capabilities, which a method inherits: `Tunable` (parameters may be omitted), `Langevin` (has a
+step on F), `HasLaw`, `Monitored` (rounds report counts), `Weighted` (chains are particles) and `Recentred`.
+`accord.samplers.Gossip` and `HubGibbs` are base classes that implement most of this.
 
-All that a method of your own needs can be imported from here; docs/new-method.md writes one, line by line.
+A custom method imports everything it needs from here. docs/new-method.md writes one line by line.
 """
 
 from __future__ import annotations
@@ -60,54 +60,55 @@ __all__ = [
     "static",
 ]
 
-# The forms in which an inbox can be read.
+# Forms of the inbox.
 InboxName = Literal["mix", "average", "neighbour_sum", "total", "permuted", "query"]
-# Langevin steps that a plan tries, each half of the one before.
+# Number of Langevin steps that a plan tries, each half of the previous one.
 _HALVINGS = 16
 
 
 class Needs(NamedTuple):
-    """The inbox, noise and gradients that a round of a method needs; declared, never found out by trying.
+    """The inbox, noise and gradients that a round of a method reads. They are declared, not detected.
 
     Parameters
     ----------
     inbox
-        Which form of the messages `update` reads: `inbox.mix()`, `inbox.neighbour_sum()` and with it
-        `inbox.disagreement()`, `inbox.total()`, `inbox.permuted()` or `inbox.query(state)`. "average" is `inbox.mix()`
-        too, of all agents alike.
+        The form of the messages that `update` reads: "mix" for `inbox.mix()`, "neighbour_sum" for
+        `inbox.neighbour_sum()` and `inbox.disagreement()`, "total" for `inbox.total()`, "permuted" for
+        `inbox.permuted()`, "query" for `inbox.query(state)`. "average" also gives `inbox.mix()`, with the exact average
+        over all agents.
     turns
-        "together": all agents update at once. "by color": colour by colour, so that each reads the neighbours' values
-        of this round where their colour came before its own; a draw is the state after all colours. "at the hub": the
-        state lives at the hub alone, as agent 0 for what `init` is given, agents answer what it asks by
-        `inbox.query`, and every agent is sent its position.
+        "together": all agents update at once. "by color": one colour after another, so that an agent reads this round's
+        values of neighbours with an earlier colour. A draw is the state after all colours. "at the hub": only the hub
+        has a state, initialised as agent 0's. Agents answer its `inbox.query` calls and receive its position.
     normal
         Whether `update` reads `noise.normal`, dim standard normals.
     steps
-        Steps that `noise.normal` has a row for, of the shape (steps, dim); None for the shape (dim,).
+        Number of rows of `noise.normal`, for shape (steps, dim). None: shape (dim,).
     common
-        Whether these are the same for all agents: a hub's, or those of `noise="common"`.
+        Whether `noise.normal` is the same for all agents, as for a hub or with `noise="common"`.
     local
-        Shape (steps, width) of `noise.local`, more standard normals of the agent's own, or None.
+        Shape (steps, width) of `noise.local`, further standard normals drawn by each agent independently. None: no such
+        noise.
     key
-        Whether it reads `noise.key`, the agent's own; "common": one that all agents share. The round is then not
-        affine.
+        Whether `update` reads `noise.key`, one key per agent. "common": one key for all agents. With a key the round is
+        not affine.
     eigenvectors
-        Whether shards carry the eigenvectors of their Hessians, for proximal steps; see `Posterior.stacked`.
+        Whether shards include the eigenvectors of their Hessians, for proximal steps. See `Posterior.stacked`.
     exchanges
         Mixing exchanges in a round.
     gradients
-        Gradients of f_i that an agent evaluates in a round, one number or one an agent. 0 where the method's info
+        Gradients of f_i that an agent evaluates in a round: one number, or an array (agent,). 0 if the method's info
         counts them.
     batch_size
-        Rows that a gradient reads; None for all.
+        Rows that a gradient reads. None: all rows.
     pushed
-        Parts of the message, by name, whose sum over all agents is conserved, such as a tracked gradient: links that
-        lose messages hand it on as running sums, and the method divides it by `inbox.share` to read it as an average.
-        All other parts are pulled: averaged over what arrives.
+        Names of message parts whose sum over all agents is conserved, such as a tracked gradient. Unreliable links
+        transmit them as running sums, and the method divides them by `inbox.share` to get an average. All other parts
+        are averaged over the messages that arrive.
     differences
-        The first round whose differences `inbox.differences()` counts; None where `update` does not read them.
+        First round whose differences `inbox.differences()` counts. None: `update` does not read them.
     reliable
-        Whether every message must arrive in its round, as where agents decide something together.
+        Whether every message must arrive in its round, for methods in which all agents take a joint decision.
     """
 
     inbox: InboxName
@@ -127,12 +128,12 @@ class Needs(NamedTuple):
 
     @property
     def at_hub(self) -> bool:
-        """Whether the state lives at the hub alone."""
+        """Whether only the hub has a state."""
         return self.turns == "at the hub"
 
     @property
     def spans_network(self) -> bool:
-        """Whether messages of all agents are summed or handed out, which takes a connected network."""
+        """Whether messages of all agents are summed or permuted, which needs a connected network."""
         return self.sums or self.inbox == "permuted"
 
     @property
@@ -142,22 +143,22 @@ class Needs(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """A method on a posterior and a network: every number known, everything checked.
+    """A method bound to a posterior and a network: every parameter has a value and every check has passed.
 
     Parameters
     ----------
     sampler
-        The method with all its numbers.
+        The method with all its parameters.
     weights
-        The matrix that `inbox.mix()` applies, for methods that read it.
+        The matrix that `inbox.mix()` applies. None: the method does not mix.
     own
-        Numbers of each agent, every array with a leading agent axis; a method reads its agent's as `agent.own`.
+        Numbers of each agent, arrays with a leading agent axis. A method reads its agent's as `agent.own`.
     shared
-        Numbers that all agents know; read as `agent.shared`.
+        Numbers that all agents know. A method reads them as `agent.shared`.
     spent
-        What finding them took.
+        Traffic that computing them took.
     adapting
-        Rounds at the start whose states are not draws, because the method still adapts.
+        Rounds at the start in which the method adapts and whose states are not draws.
     """
 
     sampler: Sampler
@@ -170,26 +171,25 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler(abc.ABC):
-    """Base of all methods; see the module's text for the protocol.
+    """Base class of all methods. The module docstring describes the protocol.
 
     Parameters
     ----------
     temperature
-        Samples exp(-F / temperature), >= 0; 0 removes the noise and leaves the method's optimiser.
+        Samples exp(-F / temperature), >= 0. 0 removes the noise and gives the method's optimiser.
     noise
-        "independent": every agent draws its own noise. "common": all agents draw the same noise from the shared
-        seed, scaled to move the average as independent noise does; the agents then disagree only where their
-        gradients do, and their own draws have the posterior's spread (Deng et al. 2021, arXiv 2112.05120, shared
-        noise so before, of clients of a hub). Its price: neighbours know each other's noise, so that it hides nothing
-        of a gradient.
+        "independent": every agent draws its own noise. "common": all agents draw the same noise from the shared seed,
+        scaled so that the average moves as with independent noise. The agents then disagree only through their
+        gradients, and each agent's draws have the posterior's spread (Deng et al. 2021, arXiv 2112.05120, for clients
+        of a hub). With common noise a message hides nothing of a gradient, because neighbours know the noise.
     """
 
     temperature: float = static(default=1.0)
     noise: str = static(default="independent")
 
-    # Whether what the method aims at is the posterior; its draws are then held against the posterior's own slope.
+    # True if the method targets the posterior. Finished runs are then tested with Stein's identity.
     samples_posterior: ClassVar[bool] = True
-    # The values of `noise` that the method has a meaning for.
+    # Values of `noise` that the method supports.
     noises: ClassVar[tuple[str, ...]] = ("independent", "common")
 
     def __post_init__(self) -> None:
@@ -202,11 +202,11 @@ class Sampler(abc.ABC):
 
     @abc.abstractmethod
     def needs(self, dim: int) -> Needs:
-        """What a round takes, for a posterior of `dim` parameters."""
+        """The inbox, noise and gradients of a round, for a posterior of `dim` parameters."""
 
     @abc.abstractmethod
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> Any:
-        """The agent's state before round 0. Of the noise only `batch` is given, for a first gradient."""
+        """The agent's state before round 0. The noise contains only `batch`, for a first gradient."""
 
     @abc.abstractmethod
     def message(self, agent: Agent, state: Any) -> PyTree:
@@ -217,18 +217,18 @@ class Sampler(abc.ABC):
         """The agent's state after the round."""
 
     def position(self, state: Any) -> Float[Array, " dim"]:
-        """The draw that a state stands for."""
+        """The draw of a state, shape (dim,)."""
         return state.position
 
     def bind(self, post: Posterior, network: Network) -> Bound:
-        """The method on a problem: numbers that it chooses itself, weights, and what agents need before round 0.
+        """The method bound to a problem, with weights and everything that agents need before round 0.
 
-        Raises `ValueError` where the method's numbers do not fit the posterior or the network.
+        Raises `ValueError` if the method's parameters do not fit the posterior or the network.
         """
         return Bound(self)
 
     def common_scale(self, agent: Agent) -> Array:
-        """What common noise is multiplied by, so that it moves the average as much as independent noise does."""
+        """The factor of common noise with which it moves the average as much as independent noise does."""
         return agent.num_agents**-0.5
 
 
@@ -236,38 +236,39 @@ class Sampler(abc.ABC):
 
 
 class Expanding(Sampler):
-    """A method that knows a quadratic model of every f_i, and whose network carries the rest.
+    """A method with a quadratic model of every f_i, which sends only the remainder over the network.
 
-    On the Gaussian posterior that stands for another one nothing is left; a plan judges it as well where the agents'
-    curvatures are those at one of the stiffest draws, and its model is that of the Gaussian.
+    On a Gaussian posterior the remainder is zero. A plan therefore also evaluates the method with the agents'
+    curvatures at one of the stiffest draws and the Gaussian's models.
     """
 
     @abc.abstractmethod
     def expanded(self, post: Posterior) -> Self:
-        """The method with the models of another posterior, in its coordinates, at their origin."""
+        """The method with quadratic models of `post` about the origin of its coordinates."""
 
 
 class Tunable(Sampler):
-    """A method whose numbers may be left out; `tuning` chooses them."""
+    """A method whose parameters may be omitted. `tuning` chooses them."""
 
-    # Fields that may be None until they are chosen, and those of them that `bind` chooses where nobody else did.
+    # Fields that may be None until they are chosen.
     tunable: ClassVar[tuple[str, ...]]
+    # Tunable fields that `bind` chooses if tuning did not.
     chosen_by_bind: ClassVar[tuple[str, ...]] = ()
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The fields that are still to be chosen."""
+        """Names of the fields that are not chosen yet."""
         return tuple(name for name in self.tunable if getattr(self, name) is None)
 
     @abc.abstractmethod
     def with_step(self, step: float, network: Network) -> Self:
-        """The method with what was left out filled in, so that `langevin_step` is about `step`."""
+        """The method with omitted fields chosen such that `langevin_step` is about `step`."""
 
     def candidates(self, network: Network, stiffness: float) -> Iterator[Self]:
-        """The method with what was left out filled in, from the settings with the cheapest draws on.
+        """Settings of the omitted fields, in order of increasing cost of a draw.
 
-        They are for whitened coordinates, in which the Hessian of F is about the identity on average and at a typical
-        draw has the largest eigenvalue `stiffness`. A method that left out nothing is its own only candidate.
+        They assume whitened coordinates: the Hessian of F is about the identity on average, and its largest eigenvalue
+        at a typical draw is `stiffness`. A method without omitted fields yields itself only.
         """
         before = None
         for halvings in range(_HALVINGS):
@@ -277,48 +278,48 @@ class Tunable(Sampler):
             before = candidate
 
     def filled(self, **numbers: Any) -> Self:
-        """The method with these numbers where it has none."""
+        """The method with these values in the fields that are None."""
         return replace(self, **{name: number for name, number in numbers.items() if getattr(self, name) is None})
 
 
 class Langevin(Sampler):
-    """A method whose average moves, over many rounds, like Langevin dynamics on F."""
+    """A method whose average moves like Langevin dynamics on F over many rounds."""
 
     @abc.abstractmethod
     def langevin_step(self, network: Network) -> Step:
-        """The step, a number or schedule, that the average makes on F: the common currency between methods."""
+        """The step of the average on F, a number or schedule. It makes methods comparable."""
 
     def max_step(self, network: Network, hessians: np.ndarray) -> float | None:
-        """The largest stable step_size on quadratic potentials with these Hessians (agent, dim, dim); None if any is.
+        """The largest stable step_size on quadratic potentials, given Hessians (agent, dim, dim). None: no known bound.
 
-        Raises `ValueError` where the other numbers of the method allow no step at all.
+        Raises `ValueError` if the method's other parameters make every step unstable.
         """
         return None
 
 
 class HasLaw(Sampler):
-    """A method that has an exact law on Gaussian posteriors, itself or in its `linear` form."""
+    """A method with an exact law on Gaussian posteriors, directly or in its `linear` form."""
 
     def linear(self) -> Self:
-        """The method whose law on a Gaussian posterior stands for this one's, such as the same without minibatches."""
+        """The method whose law on a Gaussian posterior replaces this method's, for example without minibatches."""
         return self
 
     def is_constant(self) -> bool:
-        """Whether every round is the same: no step follows a schedule."""
+        """Whether every round is the same, which excludes schedules."""
         return not any(callable(getattr(self, field.name)) for field in fields(self))
 
     def conserved(self, agent: Agent, state: Any) -> Float[Array, " dim"] | None:
-        """A quantity whose sum over the agents never changes, if the method has one; the law needs to know it."""
+        """A quantity whose sum over the agents is constant, shape (dim,), or None. The law needs it."""
         return None
 
 
 class Monitored(Sampler):
-    """A method whose rounds have more to say than their states: counts of what they took, errors that they left.
+    """A method whose rounds return statistics besides their states, such as counts and residual errors.
 
-    Its `transition` returns the state and an info, a named tuple of scalars or None. Each draw records, by name and for
-    the agent with the most, integers added up over all rounds so far, and of other numbers, >= 0, the largest so far.
-    By convention "gradients" counts the evaluations of f_i or its gradient, where `Needs.gradients` cannot say it
-    beforehand, and "evaluations" those of `inbox.query`.
+    `transition` returns the state and an info, a named tuple of scalars or None. For each draw and name, the run
+    records the largest value over agents: integers are summed over all rounds so far, and for other numbers, >= 0, the
+    maximum so far is kept. By convention "gradients" counts evaluations of f_i or its gradient if `Needs.gradients`
+    cannot give the count in advance, and "evaluations" counts `inbox.query` calls.
     """
 
     @abc.abstractmethod
@@ -326,11 +327,10 @@ class Monitored(Sampler):
         """The agent's state after the round, and its info."""
 
     def update(self, agent: Agent, state: Any, inbox: Inbox, noise: Noise) -> Any:
-        """The agent's state after the round."""
         return self.transition(agent, state, inbox, noise)[0]
 
     def summarise(self, monitored: dict[str, np.ndarray], rounds: np.ndarray) -> dict[str, np.ndarray]:
-        """The statistics of a run, from its infos, (chain, draw), and the rounds until each draw, (draw,)."""
+        """Statistics of a run from its infos (chain, draw) and the number of rounds before each draw (draw,)."""
         return monitored
 
     def warning(self, statistics: dict[str, np.ndarray]) -> str | None:
@@ -338,28 +338,28 @@ class Monitored(Sampler):
         return None
 
     def explain(self, bound: Bound, agent: int) -> str | None:
-        """Why an agent's position became non-finite, if the method knows; it may say so by making it NaN."""
+        """Why an agent's position is not finite, or None if unknown. A method may report an error by a NaN position."""
         return None
 
 
 class Weighted(Sampler):
-    """A method whose chains may be particles, resampled by their weights."""
+    """A method whose chains may be particles that are resampled by weight."""
 
     @abc.abstractmethod
     def log_weight(self, agent: Agent, state: Any) -> Array | None:
-        """Log importance weight that this agent adds to its chain after a round, or None.
+        """The agent's contribution to the log importance weight of its chain after a round, or None.
 
-        Where there is one, chains are particles: they are resampled by their weights, the sums over the agents, in
-        every round after which these differ.
+        If it is not None, chains are particles. They are resampled by the contributions' sum over agents after every
+        round in which the weights differ.
         """
 
 
 class Recentred(Sampler):
-    """A method that may tilt every f_i by its gradient at the common minimiser, which the agents find beforehand."""
+    """A method that can tilt every f_i by its gradient at the common minimiser, found before round 0."""
 
-    # Whether it does.
+    # Whether the potentials are tilted.
     recentre: bool
 
     @abc.abstractmethod
     def recentred(self, bound: Bound, gradients: np.ndarray, spent: Traffic) -> Bound:
-        """The bound method with the agents' gradients there, (agent, dim), and what finding them took."""
+        """The bound method with the agents' gradients (agent, dim) at the minimiser, whose search cost `spent`."""

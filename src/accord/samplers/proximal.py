@@ -11,22 +11,22 @@ from jaxtyping import Array, Float, Int
 
 from .agent import Agent
 
-# Far more steps, and products for one, than it needs; what is not solved by then reports its error.
+# Limit of Newton steps, and of products in one of them. A failure reports its error.
 MAX_ITERATIONS = 100
-# Steps that shrink so quickly, each over the one before it, tell how far the solution is.
-_QUICK = 0.5
-# Part of its length to which a step is solved for, and part of the tolerance that is close enough: closer costs more
-# products than it saves steps.
-_PART = 0.05
-_ENOUGH = 0.3
+# Largest ratio of successive steps from which the distance to the solution is extrapolated.
+_MAX_RATIO = 0.5
+# Relative tolerance of a Newton step's linear system. A smaller one costs more products than it saves steps.
+_RELATIVE = 0.05
+# Absolute tolerance of that system, as a fraction of the proximal point's tolerance.
+_ABSOLUTE = 0.3
 
 Vector = Float[Array, " dim"]
 
 
 class Proximal(NamedTuple):
-    """A proximal point, its error, and the gradients (of all rows) that finding it took.
+    """A proximal point, its error, and the number of full gradients that finding it took.
 
-    A product with the Hessian reads every row once, as a gradient does, and is counted as one.
+    A Hessian-vector product counts as one gradient, because it also reads every row once.
     """
 
     point: Vector
@@ -37,28 +37,28 @@ class Proximal(NamedTuple):
 def proximal_point(
     agent: Agent, center: Vector, strength: Array, *, start: Vector, tolerance: Array | float
 ) -> Proximal:
-    """The proximal point of f_i, and its error where that is above the tolerance.
+    """The proximal point of f_i, and its error if that is above the tolerance.
 
     Parameters
     ----------
     agent
-        Whose potential f_i; convex.
+        The agent, whose potential f_i is convex.
     center, strength
-        Of the quadratic |x - center|^2 strength / 2; strength > 0.
+        Parameters of the quadratic strength |x - center|^2 / 2, strength > 0.
     start
-        Where iterations begin, shape (dim,).
+        Initial point, shape (dim,).
     tolerance
-        Distance to the solution, in the units of x, at which they stop.
+        Distance to the solution, in the units of x, at which iterations stop.
 
     Returns
     -------
     Proximal
-        Its `error` is 0 where the tolerance is met, else a bound on the distance to the solution,
-        |gradient| / strength, or what Newton's steps have left to go by how they shrink, if that is smaller.
+        `error` is 0 if the tolerance is met. Otherwise it is a bound on the distance to the solution, |gradient| /
+        strength, or the distance extrapolated from Newton's steps if that is smaller.
     """
     if agent.shard.quadratic is not None:
         return _closed_form(agent, center, strength)
-    # no iteration gets closer than a few roundings of x
+    # iterations reach a few rounding errors of x at best
     floor = 64.0 * jnp.finfo(center.dtype).eps * (1.0 + jnp.linalg.norm(center))
     found = _newton(agent, center, strength, start, tolerance + floor)
     return found._replace(error=jnp.where(found.error <= tolerance + floor, 0.0, found.error))
@@ -72,7 +72,7 @@ def _closed_form(agent: Agent, center: Vector, strength: Array) -> Proximal:
 
 
 def _newton(agent: Agent, center: Vector, strength: Array, start: Vector, tolerance: Array) -> Proximal:
-    """Newton's method by conjugate gradients: damped steps, each solved for as closely as the next one makes use of."""
+    """Newton's method by conjugate gradients, with damped steps that are solved only as precisely as needed."""
     known = agent.shard.curvature
 
     def slope(x: Vector) -> Vector:
@@ -88,18 +88,18 @@ def _newton(agent: Agent, center: Vector, strength: Array, start: Vector, tolera
         x, taken = carry.x + carry.step, jnp.linalg.norm(carry.step)
         gradient, product = jax.linearize(slope, x)
         norm = jnp.linalg.norm(gradient)
-        # Steps below the tolerance are taken as they are: rounding decides about their gradients.
+        # Steps below the tolerance are accepted, because rounding dominates their gradients.
         accepted = (norm <= (1.0 - 0.1 * carry.fraction) * carry.norm) | (taken <= tolerance)
-        # a step that is halved is not solved for
+        # a halved step needs no new solution
         target = jnp.where(accepted, -gradient, 0.0)
-        solved = _conjugate_gradients(product, preconditioned, target, carry.scale, _ENOUGH * tolerance)
-        # where the Hessian is infinite (a power potential at its centre) the gradient alone still descends
+        solved = _conjugate_gradients(product, preconditioned, target, carry.scale, _ABSOLUTE * tolerance)
+        # with an infinite Hessian (a power potential at its centre) step along the gradient
         finite = jnp.isfinite(solved.solution).all()
         step = jnp.where(finite, solved.solution, -gradient / strength)
         length = jnp.linalg.norm(step)
         shrunk = jnp.where(finite, carry.fraction * length / taken, jnp.inf)
-        # Steps that shrink by a factor q go on for q / (1 - q) times the last one, beside what that one misses.
-        left = jnp.where(shrunk <= _QUICK, shrunk / (1.0 - shrunk) * length + solved.error, jnp.inf)
+        # If steps shrink by a factor q, the remaining ones sum to q / (1 - q) times the last one, whose error is added.
+        left = jnp.where(shrunk <= _MAX_RATIO, shrunk / (1.0 - shrunk) * length + solved.error, jnp.inf)
         # Strong convexity: the distance to the solution is at most |gradient| / strength.
         moved = carry._replace(
             x=x,
@@ -129,17 +129,17 @@ def _newton(agent: Agent, center: Vector, strength: Array, start: Vector, tolera
 
 
 class _Iterate(NamedTuple):
-    """Where Newton's method is, and which part of its next step is tried."""
+    """State of Newton's method: a point, and a `fraction` of the next step that is tried."""
 
     x: Vector
-    # of the gradient there
+    # norm of the gradient at x
     norm: Float[Array, ""]
     step: Vector
     fraction: Float[Array, ""]
-    # the distance to the solution after that step, infinite where steps do not shrink
+    # extrapolated distance to the solution after that step, infinite if steps do not shrink
     left: Float[Array, ""]
     error: Float[Array, ""]
-    # of the errors of solutions, infinite where no product has told it
+    # factor of error estimates, infinite before the first product
     scale: Float[Array, ""]
     steps: Int[Array, ""]
     evaluations: Int[Array, ""]
@@ -152,23 +152,23 @@ def _conjugate_gradients(
     scale: Array,
     enough: Array,
 ) -> _Solved:
-    """The solution of H x = target by products with H, to a part of its length, or to an error that is small enough."""
-    # without rounding so many products as there are parameters would do
+    """The solution of H x = target by products with H, up to a relative or an absolute error."""
+    # without rounding, as many products as parameters suffice
     most = min(2 * target.size, MAX_ITERATIONS)
 
     def unfinished(carry: _Solved) -> Array:
-        allowed = jnp.maximum(_PART * jnp.linalg.norm(carry.solution), enough)
+        allowed = jnp.maximum(_RELATIVE * jnp.linalg.norm(carry.solution), enough)
         return (carry.error > allowed) & (carry.products < most)
 
     def iterate(carry: _Solved) -> _Solved:
         image = product(carry.direction)
         curvature = carry.direction @ image
-        # not a number where H is not positive
+        # NaN if H is not positive definite
         length = carry.square / jnp.where(curvature > 0, curvature, jnp.nan)
         residual = carry.residual - length * image
         toward = preconditioned(residual)
         square = residual @ toward
-        # P^-1 residual bounds the error where the preconditioner P is at most H; lengths say how much more it is
+        # P^-1 residual bounds the error if the preconditioner P is at most H, else scale corrects the bound
         scale = jnp.maximum(length, 1.0)
         return _Solved(
             solution=carry.solution + length * carry.direction,
@@ -188,14 +188,12 @@ def _conjugate_gradients(
 
 
 class _Solved(NamedTuple):
-    """How far conjugate gradients are."""
-
     solution: Vector
     residual: Vector
     direction: Vector
     # residual' P^-1 residual
     square: Float[Array, ""]
-    # an estimate of the solution's, so many times |P^-1 residual|
+    # estimated error of the solution, scale times |P^-1 residual|
     error: Float[Array, ""]
     scale: Float[Array, ""]
     products: Int[Array, ""]

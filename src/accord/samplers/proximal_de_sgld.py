@@ -1,4 +1,4 @@
-"""Proximal DE-SGLD: DE-SGLD that is pulled back to a convex set."""
+"""Proximal DE-SGLD: DE-SGLD with a pull towards a convex set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .mixing import Mixing, as_mixing
 from .protocol import Bound, Monitored
 from .schedules import Step, as_step, at, rescaled
 
-# Of the way to the set that a round takes an agent where `smoothing` is left out.
+# Fraction of the distance to the set by which a round pulls an agent back if `smoothing` is None.
 _BACK = 0.5
 
 
@@ -39,33 +39,34 @@ class ProximalDESGLD(Monitored, Mixing):
     From agent i, with P(x) the nearest point of the set:
     `x_i+ = sum_j W_ij x_j - step_size (grad f_i(x_i) + (x_i - P(x_i)) / (N smoothing)) + sqrt(2 step_size) w_i`.
 
-    Islam & Zhu 2026 (DE-PSGLD, arXiv 2605.00723), here derived from its abstract and from MYULA (Durmus, Moulines &
-    Pereyra 2018): the set's indicator is replaced by its Moreau-Yosida envelope, of which every agent takes an equal
-    share. The network average follows Langevin on `F(x) + |x - P(x)|^2 / (2 smoothing)` with the step `step_size / N`.
-    That is not yet the restricted posterior: beside a face with the density p (of the restricted posterior, across the
-    face) about the share sqrt(pi smoothing / 2) p of the draws lies outside, by sqrt(2 smoothing / pi) on average, and
-    the mean is off by that share of its distance from the face.
-    Draws are reported where they are; `constraint.project(run.draws)` moves them into the set. All this is for agents
-    that stay together, as by `noise="common"`. An agent feels the pull where it is: by independent noise agents stray
-    out one by one, farther than the average would, and are pulled in, so that the average is biased away from the face
-    by the order of DE-SGLD's disagreement. Where gradients differ one agent is biased as under DE-SGLD, which this
-    is where the set has no bounds. Rounds are not affine and have no exact law. W must be symmetric, doubly stochastic
-    and on the edges. Stable on quadratic potentials while `step_size (H + I / (N smoothing)) < I + W`. At
-    `temperature=0` this is decentralised gradient descent on the sum with the envelope.
+    Islam & Zhu 2026 (DE-PSGLD, arXiv 2605.00723), derived here from its abstract and from MYULA (Durmus, Moulines &
+    Pereyra 2018): the set's indicator is replaced by its Moreau-Yosida envelope, and every agent has an equal share of
+    the envelope. The network average follows Langevin on `F(x) + |x - P(x)|^2 / (2 smoothing)` with the step
+    `step_size / N`. This differs from the restricted posterior. At a face with the density p (of the restricted
+    posterior, across the face) a fraction of about sqrt(pi smoothing / 2) p of the draws lies outside, by sqrt(2
+    smoothing / pi) on average, and the mean is biased by that fraction of its distance from the face. Draws are not
+    projected. `constraint.project(run.draws)` projects them. These statements hold if the agents agree, as with
+    `noise="common"`. With independent noise single agents leave the set farther than the average would and are pulled
+    in, so that the average is biased away from the face by the order of DE-SGLD's disagreement. If gradients differ,
+    one agent is biased as under DE-SGLD, which is this method with an unbounded set. Rounds are not affine and have no
+    exact law. W must be symmetric, doubly stochastic and on the edges. Stable on quadratic potentials while
+    `step_size (H + I / (N smoothing)) < I + W`. At `temperature=0` this is decentralised gradient descent on the sum
+    with the envelope.
 
     The statistic "outside" is the largest distance of an agent from the set up to each draw. Checks of finished runs
-    that hold draws against the posterior are left out, for the posterior knows nothing of the set.
+    against the posterior are skipped, because the posterior does not include the set.
 
     Parameters
     ----------
     step_size
         eta > 0, a number or a schedule of the round.
     constraint
-        The set, of all parameters, in the user's scale: `accord.samplers.convex_sets.Box`, `L1Ball` or `Simplex`,
-        or "positive", "unit_interval" or "simplex".
+        The set for all parameters, in the user's scale: `accord.samplers.convex_sets.Box`, `L1Ball` or `Simplex`, or
+        "positive", "unit_interval" or "simplex".
     smoothing
         lambda > 0, in squared units of the parameters, a number or a schedule. None: 2 step_size / N, with which a
-        round takes an agent half of the way back: smaller steps make boundaries sharper, as their square root.
+        round pulls an agent back by half of its distance. The width of boundaries scales with the square root of the
+        step.
     mixing
         Weights W: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix.
     batch_size, temperature, noise
@@ -74,8 +75,8 @@ class ProximalDESGLD(Monitored, Mixing):
     Raises
     ------
     ValueError
-        A number out of its range, a set of another number of parameters, or a posterior that moves in other
-        coordinates than the user's: with `whiten=True` or constraints of its own.
+        A parameter out of range, a set of a wrong dimension, or a posterior that is sampled in other coordinates than
+        the user's: with `whiten=True` or its own constraints.
 
     Examples
     --------
@@ -114,8 +115,8 @@ class ProximalDESGLD(Monitored, Mixing):
     def bind(self, post: Posterior, network: Network) -> Bound:
         if post.coordinates is not None or post.parameters.constrained:
             raise ValueError(
-                "ProximalDESGLD restricts the parameters themselves: it goes without whiten=True and without "
-                "constraints of the posterior, under which methods move in other coordinates"
+                "ProximalDESGLD restricts the parameters themselves: it does not work with whiten=True or with "
+                "constraints of the posterior, which change the coordinates"
             )
         self.constraint.check(post.dim)
         bound = super().bind(post, network)
@@ -123,7 +124,7 @@ class ProximalDESGLD(Monitored, Mixing):
         if self.smoothing is None and not smallest > _BACK - 1.0:
             raise ValueError(
                 f"without smoothing the mixing matrix needs eigenvalues above {_BACK - 1.0:g}, found {smallest:.4g}; "
-                'mixing="lazy" has none below 0'
+                'use mixing="lazy", whose eigenvalues are >= 0'
             )
         return bound
 
@@ -134,7 +135,7 @@ class ProximalDESGLD(Monitored, Mixing):
         return network.weights(self.mixing)
 
     def max_step(self, network: Network, hessians: np.ndarray) -> float:
-        """The largest step with which no round makes distances grow, inside the set and outside."""
+        """The largest step at which distances never grow, inside and outside of the set."""
         metric = identity_plus(self.weights(network))
         if self.smoothing is None:
             metric = metric - _BACK * scipy.sparse.eye_array(network.num_agents, format="csr")

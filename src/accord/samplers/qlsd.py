@@ -1,4 +1,4 @@
-"""QLSD: Langevin steps at a hub whose agents send gradients rounded at random to a few levels."""
+"""QLSD: Langevin steps at a hub whose agents send gradients rounded stochastically to a few levels."""
 
 from __future__ import annotations
 
@@ -19,40 +19,41 @@ from .protocol import Needs
 class QLSD(Compressed):
     """Quantised Langevin stochastic dynamics, with memory terms.
 
-    The hub makes `x+ = x - step_size sum_i (eta_i + c_i) + sqrt(2 step_size) w`. From agent i:
-    `c_i = C(grad f_i(x) - eta_i)`, `eta_i+ = eta_i + memory c_i`. C rounds every number of v at random to a multiple of
-    `|v| / levels`, up or down, so that its mean is v.
+    The hub updates `x+ = x - step_size sum_i (eta_i + c_i) + sqrt(2 step_size) w`. From agent i:
+    `c_i = C(grad f_i(x) - eta_i)`, `eta_i+ = eta_i + memory c_i`. C rounds every entry of a vector v at random to a
+    multiple of `|v| / levels`, up or down, with mean v.
 
     Vono, Plassier, Durmus, Dieuleveut and Moulines 2022 (arXiv 2106.00797): QLSD with `memory=0`, and otherwise the
-    memory of QLSD++, without its control variates for minibatches; full participation; C is that of QSGD (Alistarh et
-    al. 2017). A draw is x, the same at every agent. Its mean is right on Gaussian posteriors, and rounding adds
-    `step_size^2 sum_i Var c_i` to the variance of each step: draws are too wide. Var c_i is at most omega times the
-    mean square of what is rounded, omega = min(d / levels^2, sqrt(d) / levels) for d parameters. Without memory that
-    is the agent's gradient, which does not vanish at the mode where shards differ; with it, only what the gradient
-    fluctuates by: how shards differ then does not matter at all. Either way it falls with the step. The first two
-    messages, of a start and of a gradient, are whole. Unstable beyond `step_size H = 2`, H the Hessian of F; stable
-    without memory on quadratic potentials while `step_size (H + omega H^-1/2 sum_i H_i^2 H^-1/2) < 2`. At
-    `temperature=0` it ends at the mode with memory, and stays restless near it without. With one parameter nothing is
-    rounded. The hub is any agent: on a graph where none is everybody's neighbour the sum runs over a spanning tree.
+    memory of QLSD++ without its control variates for minibatches. All agents participate. C is the compression of QSGD
+    (Alistarh et al. 2017). A draw is x, the same at every agent. Its mean is exact on Gaussian posteriors, and rounding
+    adds `step_size^2 sum_i Var c_i` to the variance of each step, so that draws are too wide. Var c_i is at most omega
+    times the mean square of the rounded vector, omega = min(d / levels^2, sqrt(d) / levels) for d parameters. Without
+    memory this vector is the agent's gradient, which does not vanish at the mode if shards differ. With memory it is
+    the gradient's fluctuation, and differences between shards do not matter. In both cases the error decreases with the
+    step. The first two messages, the start and a gradient, are uncompressed. Unstable above `step_size H = 2`, H the
+    Hessian of F. Without memory it is stable on quadratic potentials while
+    `step_size (H + omega H^-1/2 sum_i H_i^2 H^-1/2) < 2`. At `temperature=0` it converges to the mode with memory, and
+    fluctuates near the mode without. With one parameter nothing is rounded. Any agent can be the hub. If no agent is a
+    neighbour of all others, sums use a spanning tree.
 
     Parameters
     ----------
     step_size
-        Step on F, > 0, a number. No plan chooses it, as the rounding has no law.
+        Step on F, > 0, a number. Plans do not choose it, because rounding has no law.
     levels
-        Levels of rounding, >= 1; one keeps little more than signs. A code of a message takes
-        `method.message_bits(d)` bits; runs send, and count, whole numbers.
+        Levels of rounding, >= 1. One level keeps little more than signs. An encoded message takes
+        `method.message_bits(d)` bits. Runs send and count uncompressed numbers.
     memory
-        Rate from 0 to 1; None: 1 / (1 + omega), the largest that is known to be safe.
+        Rate from 0 to 1. None: 1 / (1 + omega), the largest rate known to be stable.
     batch_size
-        Rows that each gradient reads, drawn with replacement; None reads all. Its noise is rounded as well.
+        Rows that each gradient reads, drawn with replacement. None: all rows. Rounding includes the minibatch noise.
     temperature
-        As in `Sampler`. The hub's noise is one draw for all.
+        As in `Sampler`. The hub draws one noise for all.
 
     Raises
     ------
     ValueError
-        A number out of its range.
+        A parameter out of range.
 
     Examples
     --------
@@ -80,7 +81,7 @@ class QLSD(Compressed):
 
     def compressed(self, difference: Float[Array, " dim"], noise: Noise) -> Float[Array, " dim"]:
         unit = jnp.linalg.norm(difference) / self.levels
-        # of a zero vector all multiples are zero
+        # all multiples of a zero vector are zero
         multiples = jnp.abs(difference) / jnp.where(unit > 0, unit, 1.0)
         below = jnp.floor(multiples)
         up = jax.random.uniform(noise.random_key(), difference.shape, difference.dtype) < multiples - below
@@ -94,5 +95,5 @@ class QLSD(Compressed):
         return min(dim / self.levels**2, math.sqrt(dim) / self.levels)
 
     def message_bits(self, dim: int) -> int:
-        # the norm, and of each number its sign and its level from 0 on
+        # the norm, and the sign and level (from 0) of each entry
         return 32 + dim * (1 + math.ceil(math.log2(self.levels + 1)))

@@ -1,4 +1,4 @@
-"""Exact NUTS, HMC and MALA at a hub, whose gradients are sums over the agents: the baseline of the other methods."""
+"""Exact NUTS, HMC and MALA at a hub with gradients summed over agents, the baseline of the other methods."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Transition(NamedTuple):
 class Kernel(abc.ABC):
     """A Metropolis kernel of BlackJAX with a unit metric."""
 
-    # The acceptance rate that warm-up aims at.
+    # Target acceptance rate of warm-up.
     target_rate: ClassVar[float]
 
     @abc.abstractmethod
@@ -49,7 +49,7 @@ class Kernel(abc.ABC):
 
 @pytree
 class NUTS(Kernel):
-    """The no-U-turn sampler, with at most 2^max_doublings steps a draw."""
+    """The no-U-turn sampler, with at most 2^max_doublings steps per draw."""
 
     max_doublings: int = static(default=10)
     target_rate: ClassVar[float] = 0.8
@@ -76,7 +76,7 @@ class NUTS(Kernel):
 
 @pytree
 class HMC(Kernel):
-    """Hamiltonian Monte Carlo; the steps of a draw are uniform on 1 ... 2 steps - 1, so that no period is met."""
+    """Hamiltonian Monte Carlo. The steps of a draw are uniform on 1 ... 2 steps - 1 to avoid periodic trajectories."""
 
     steps: int = static(default=6)
     target_rate: ClassVar[float] = 0.8
@@ -98,7 +98,7 @@ class HMC(Kernel):
 
 @pytree
 class MALA(Kernel):
-    """The Metropolis-adjusted Langevin algorithm: one step a draw."""
+    """The Metropolis-adjusted Langevin algorithm, one step per draw."""
 
     target_rate: ClassVar[float] = 0.574
 
@@ -107,7 +107,7 @@ class MALA(Kernel):
 
         state, info = mala.build_kernel()(key, mala.MALAState(*start), logdensity, step_size)
         rate = info.acceptance_rate
-        # nowhere to go, or no number for it: what Hamiltonian kernels call a divergence
+        # an acceptance rate of zero or NaN, which Hamiltonian kernels call a divergence
         diverged = ~(rate > 0)
         return Transition(state.position, state.logdensity, state.logdensity_grad, rate, jnp.int32(1), diverged)
 
@@ -116,7 +116,7 @@ KERNELS: dict[str, type[Kernel]] = {"nuts": NUTS, "hmc": HMC, "mala": MALA}
 
 
 def as_kernel(name: str, kernel: Any) -> Kernel:
-    """A kernel by name, or as it is."""
+    """A kernel by name, or the given instance."""
     if isinstance(kernel, Kernel):
         return kernel
     if kernel not in KERNELS:
@@ -133,19 +133,21 @@ class Evaluation(NamedTuple):
 
 class ReplicatedState(NamedTuple):
     position: Vector
-    # log density and its gradient there
+    # log density at `position`
     logdensity: Float[Array, ""]
+    # its gradient
     gradient: Vector
     step_size: Float[Array, ""]
-    # the kernel moves in coordinates y, x = x_0 + scale y
+    # scale of the kernel's coordinates y, x = x_0 + scale y
     scale: Any
     # BlackJAX's dual averaging and mass matrix
     adaptation: Any
 
 
 class ReplicatedInfo(NamedTuple):
-    # evaluations of the log density with its gradient: sums over all agents, and what each agent evaluated for them
+    # sums over all agents of the log density and its gradient
     evaluations: Int[Array, ""]
+    # evaluations by each agent for these sums
     gradients: Int[Array, ""]
     # transitions that diverged after warm-up
     divergences: Int[Array, ""]
@@ -153,34 +155,34 @@ class ReplicatedInfo(NamedTuple):
 
 @pytree
 class Replicated(Monitored):
-    """Exact Markov chain on the posterior itself, whose every gradient is a sum over all agents.
+    """Exact Markov chain on the posterior, with a sum over all agents for every gradient.
 
-    From agent i: answer every position x that the hub asks about with f_i(x) and grad f_i(x); the hub moves x by a
-    Metropolis kernel of BlackJAX for `exp(-sum_i f_i)` and sends it to all.
+    From agent i: return f_i(x) and grad f_i(x) for every position x that the hub requests. The hub moves x by a
+    Metropolis kernel of BlackJAX for `exp(-sum_i f_i)` and sends it to all agents.
 
-    Not from the papers: the baseline that they lack. Every agent's draws are those of one chain, without bias for any
-    step and network. It pays in exchanges: one total for every gradient, tens for a draw of NUTS. On a graph where no
-    agent is everybody's neighbour the totals run over a spanning tree. Warm-up is Stan's (step size and metric in
-    windows), over the same network and counted. Chains start where agent 0 starts.
+    A baseline that is not in the papers. All agents have the draws of one chain, without bias for any step and network.
+    It needs many exchanges: one total per gradient, tens for a draw of NUTS. If no agent is a neighbour of all others,
+    totals use a spanning tree. Warm-up is Stan's (step size and metric in windows), runs over the same network and is
+    counted. Chains start at agent 0's start.
 
     Parameters
     ----------
     kernel
-        "nuts" (default), "hmc" (6 steps a draw on average), "mala", or an instance of `NUTS`, `HMC` or `MALA` of this
-        module with its numbers.
+        "nuts" (default), "hmc" (6 steps per draw on average), "mala", or an instance of `NUTS`, `HMC` or `MALA` of this
+        module.
     step_size
-        First step of the warm-up, > 0, in coordinates of unit metric; the step itself where `warmup` is 0.
+        Initial step of warm-up, > 0, in coordinates of unit metric. With `warmup=0` the step of the run.
     warmup
-        Rounds that adapt step and metric, >= 0; they belong to the burn-in, which must not be shorter.
+        Rounds that adapt step and metric, >= 0. They are part of the burn-in, which must not be shorter.
     dense
-        Whether the metric is the whole covariance (dim x dim at the hub), or its diagonal.
+        Whether the metric is the full covariance (dim x dim at the hub) or its diagonal.
     temperature
         As in `Sampler`, > 0.
 
     Raises
     ------
     ValueError
-        A number out of its range.
+        A parameter out of range.
     ImportError
         BlackJAX is not installed.
 
@@ -189,7 +191,8 @@ class Replicated(Monitored):
     >>> import accord
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
     >>> method = accord.samplers.Replicated(kernel="mala", warmup=100)
-    >>> run = accord.sample(post, accord.Network.star(3), method, draws=10, burn_in=100, chains=2, seed=0)
+    >>> rounds = accord.Rounds(method, burn_in=100)
+    >>> run = accord.sample(post, accord.Network.star(3), rounds, draws=10, chains=2, seed=0)
     >>> run.draws.shape
     (2, 10, 3, 1)
     """
@@ -208,7 +211,7 @@ class Replicated(Monitored):
         whole_number("warmup", self.warmup, 0)
 
     def needs(self, dim: int) -> Needs:
-        # gradients are counted by the info
+        # the info counts gradients
         return Needs("query", "at the hub", normal=False, key=True, gradients=0)
 
     def init(self, agent: Agent, position: Vector, noise: Noise) -> ReplicatedState:
@@ -234,7 +237,7 @@ class Replicated(Monitored):
             total = inbox.query(state._replace(position=x))
             return -total.value / self.temperature, -total.gradient / self.temperature
 
-        # BlackJAX differentiates the log density that it is given; the agents have sent the gradient with the value
+        # BlackJAX differentiates the log density, and agents have sent the gradient with the value
         @jax.custom_vjp
         def logdensity(x: Vector) -> Array:
             return evaluate(x)[0]
@@ -253,7 +256,7 @@ class Replicated(Monitored):
             gradient=_solve_transposed(scale, moved.gradient),
         )
         evaluations = moved.evaluations + first
-        # as integers: true and false would not add up
+        # integers, because booleans would not add up
         divergences = jnp.where(agent.round < self.warmup, 0, moved.diverged).astype(jnp.int32)
         info = ReplicatedInfo(evaluations, evaluations, divergences)
         if self.warmup == 0:
@@ -269,7 +272,7 @@ class Replicated(Monitored):
         return dual_averaging_adaptation(self.kernel.target_rate), mass_matrix_adaptation(not self.dense)
 
     def _adapted(self, agent: Agent, state: ReplicatedState, rate: Array) -> ReplicatedState:
-        """Step and metric after one round of Stan's warm-up."""
+        """The state after one round of Stan's warm-up of step and metric."""
         averaging, metric = self._adaptation()
         slow, window_ends = agent.shared[jnp.minimum(agent.round, self.warmup - 1)]
         steps = averaging[1](state.adaptation[0], rate)
@@ -291,7 +294,7 @@ class Replicated(Monitored):
         require_blackjax("Replicated")
         from blackjax.adaptation.window_adaptation import build_schedule
 
-        # at least one entry, so that there is something to index; it is read in warm-up only
+        # at least one entry to index, which only warm-up reads
         schedule = np.array(build_schedule(self.warmup) if self.warmup else [(0, False)], dtype=np.int32)
         return Bound(self, shared=schedule, adapting=self.warmup)
 

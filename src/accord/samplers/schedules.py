@@ -1,4 +1,4 @@
-"""Step sizes: a number, or any function of the round (an optax schedule too)."""
+"""Step sizes: a number, or a function of the round such as an optax schedule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Step = float | Callable[[Any], Any]
 
 @pytree
 class Polynomial:
-    """The decaying step `a / (b + k)**chi` at round k = 0, 1, ... (GT-DULA, section 5; D-ADMMS, eq. 25).
+    """The decaying step `a / (b + k)**chi` in round k = 0, 1, ... (GT-DULA, section 5, and D-ADMMS, eq. 25).
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Polynomial:
     b
         Offset in rounds, > 0.
     chi
-        Exponent, >= 0; Condition 1 of the GT-DULA paper wants 1/2 < chi <= 1 for the gradient's step.
+        Exponent, >= 0. Condition 1 of the GT-DULA paper requires 1/2 < chi <= 1 for the gradient's step.
     """
 
     a: float
@@ -57,15 +57,16 @@ def diminishing(first: float, chi: float = 0.55) -> Polynomial:
     first
         The step of round 0, > 0.
     chi
-        Exponent, >= 0; the gradient's step wants 1/2 < chi <= 1: its sum is infinite, that of its squares is not.
+        Exponent, >= 0. A gradient's step needs 1/2 < chi <= 1: its sum is infinite, and the sum of its squares is
+        finite.
     """
     return Polynomial(first, 1.0, chi)
 
 
 def at(step: Step | None, k: Any) -> Any:
-    """The value of a step at round k."""
+    """The value of a step in round k."""
     if step is None:
-        raise ValueError("a step that was left out has no value: give all numbers, or sample with whiten=True")
+        raise ValueError("a step is None and has no value: set all fields, or sample with whiten=True")
     return step(k) if callable(step) else step
 
 
@@ -75,12 +76,12 @@ def rescaled(step: Step | None, factor: float) -> Step:
 
 
 def as_step(name: str, step: Any) -> Step:
-    """A step as a pytree, checked: a positive number, or a schedule that is positive and finite at round 0."""
+    """A validated step as a pytree: a positive number, or a schedule that is positive and finite in round 0."""
     if isinstance(step, bool) or not (isinstance(step, numbers.Real) or callable(step)):
         raise TypeError(f"{name} must be a number or a function of the round, found {step!r}")
     if not callable(step):
         positive(name, step)
         return float(step)
     positive(f"{name} at round 0", float(step(jnp.zeros((), jnp.int32))))
-    # a bare function becomes a pytree, so that the method can be an argument of compiled code
+    # bare functions become pytrees, so that the method can be an argument of compiled code
     return step if isinstance(step, Polynomial | Schedule) else Schedule(in_either_width(given(step), np.int32(0)))

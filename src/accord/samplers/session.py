@@ -1,4 +1,4 @@
-"""A run as its method sees it: the job, and the session in which sums over all agents are made and counted."""
+"""A run as its method sees it: the job, and the session that computes sums over all agents and counts their cost."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from .engine import Builder
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """The arguments of a run, checked.
+    """The validated arguments of a run.
 
     Parameters
     ----------
     post, network
-        As in `accord.sample`; within a session the posterior is the one that the engine placed.
+        As in `accord.sample`. In a session, the posterior returned by the engine's `placed`.
     draws, chains
-        Draws of each chain, and chains.
+        Draws of each chain, and number of chains.
     seed
         From 0 to 2**64 - 1.
     keep
-        The agents whose draws the run keeps, shape (kept,).
+        Agents whose draws the run keeps, shape (kept,).
     masks
         Whether sums are masked.
     """
@@ -56,30 +56,30 @@ class Job:
 
 
 class Session:
-    """Sums over all agents, for the time of one run: the only way to numbers of the data outside of rounds.
+    """Sums over all agents during one run, the only access to the data outside of rounds.
 
     Parameters
     ----------
     job
-        What is run.
+        The arguments of the run.
     totals
-        What makes the sums; None: the posterior itself.
+        Computes the sums. None: the posterior does.
     recorded
-        The same totals, kept on disk; None where they are not.
+        Sums that are also recorded on disk. None: they are not recorded.
     finer
-        Opens the same session with a finer quadrature over latents; None where there is none.
+        Opens the same session with a finer quadrature over latents. None: not available.
     most_exchanges
-        Exchanges that all sums together may take, one after another.
+        Upper bound on the exchanges of all sums together.
     engine
-        What builds engines for rounds; None where there are none.
+        Builds engines for rounds. None: no rounds.
     checkpoint
-        The folder that the run is kept in; None: none.
+        Checkpoint folder of the run. None: no checkpoints.
 
     Attributes
     ----------
     traffic
-        What the sums have cost so far; bytes are of each agent, shape (agent,). A Hessian counts as one gradient for
-        each parameter, its product with a vector as two.
+        Cost of the sums so far, with bytes of each agent, shape (agent,). A Hessian counts as one gradient per
+        parameter, a Hessian-vector product as two gradients.
     """
 
     def __init__(
@@ -100,24 +100,24 @@ class Session:
 
     @cached_property
     def _made(self) -> Totals:
-        """What makes the sums: rows are read for the first of them."""
+        """The object that computes sums. It reads rows at the first sum."""
         return self.job.post.totals(self.job.network, masks=self.job.masks) if self._given is None else self._given
 
     @property
     def gossip(self) -> ConsensusTotals | None:
-        """What makes the sums by gossip; None where they go over a tree."""
+        """The object that computes sums by gossip. None: sums use a spanning tree."""
         return self._made if isinstance(self._made, ConsensusTotals) else None
 
     @cached_property
     def _each(self) -> tuple[int, np.ndarray]:
-        """Exchanges of one sum, and messages that each agent sends for it."""
+        """Exchanges of one sum, and messages that each agent sends for it (agent,)."""
         if self.gossip is not None:
             return self.gossip.averaging.exchanges, self.gossip.averaging.messages
         tree = self.job.network.aggregation
         return 2 * tree.height, tree.sums_sent
 
     def fresh(self, most_exchanges: float = np.inf) -> Session:
-        """A session of the same job that has counted nothing yet, and keeps nothing on disk."""
+        """A session of the same job with zero traffic and no records on disk."""
         return Session(self.job, self._made, most_exchanges=most_exchanges)
 
     def totals(
@@ -128,22 +128,23 @@ class Session:
         values: int = 0,
         **options: Any,
     ) -> PyTree:
-        """The sum of `function(potential, shard, *arguments)`, for which each agent evaluates gradients and values.
+        """The sum of `function(potential, shard, *arguments)` over all agents.
 
-        `options` are those of `Totals`: coordinates, points, at_once.
+        `gradients` and `values` are the evaluations that each agent makes for it. `options` are passed to `Totals`:
+        coordinates, points, at_once.
 
         Raises
         ------
         ArithmeticError
-            The sum would exceed the exchanges that are allowed.
+            The sum would exceed `most_exchanges`.
         """
         let_through()
         each, messages = self._each
         exchanges = self.traffic.exchanges + each
         if exchanges > self._most_exchanges:
             raise ArithmeticError(
-                f"one sum over this network takes {each} exchanges, and {exchanges // each} sums are more than the "
-                f"{self._most_exchanges} exchanges that warm-up may take: raise max_exchanges, or add edges"
+                f"one sum over this network takes {each} exchanges, so that {exchanges // each} sums exceed the "
+                f"{self._most_exchanges} exchanges allowed in warm-up: raise max_exchanges, or add edges"
             )
         make = self._made if self._recorded is None else self._recorded
         found = make(function, *arguments, **options)
@@ -160,6 +161,6 @@ class Session:
         return found
 
     def stage(self, what: str) -> None:
-        """Show what is being done; raises the `KeyboardInterrupt` that is due, if one is."""
+        """Show a progress stage, and raise `KeyboardInterrupt` if an interrupt is pending."""
         stage(what)
         let_through()

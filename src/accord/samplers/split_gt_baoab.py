@@ -1,4 +1,4 @@
-"""GT-BAOAB split: agents know the Gaussian part of F, and the network tracks what is left of the gradient."""
+"""GT-BAOAB split: agents know the Gaussian part of F, and the network tracks the remaining gradient."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .protocol import Bound, Expanding
 
 
 class SplitShared(NamedTuple):
-    """What all agents know: the center, and the sum of all expansions."""
+    """Parameters that all agents know: the center, and the sum of all expansions."""
 
     center: Any
     whole: Quadratic
@@ -27,33 +27,34 @@ class SplitShared(NamedTuple):
 
 @pytree
 class SplitGTBAOAB(GTBAOAB, Expanding):
-    """GT-BAOAB whose network carries only what a quadratic model of F leaves of the gradient.
+    """GT-BAOAB whose network tracks only the gradient that a quadratic model of F leaves over.
 
     As `GTBAOAB` from agent i, with `v' = v - step_size (grad Q(x) + N d)` and d tracking the mean of
-    `grad f_i - grad Q_i`: Q_i is a quadratic model of f_i, Q = sum_i Q_i.
+    `grad f_i - grad Q_i`. Q_i is a quadratic model of f_i, and Q = sum_i Q_i.
 
-    Ours: the splitting of a Hamiltonian into a Gaussian part and the rest (Shahbaba, Lan, Johnson & Neal 2014,
-    arXiv:1106.5941), with the rest alone left to gradient tracking. On Gaussian posteriors the rest is constant, every
-    agent's draws are exact with one exchange a step, and what `GTBAOAB` needs exchanges for, agents that curve
-    differently, costs none; beyond them `mix_rounds` has to serve for the rest. It pays where there is much data, and
-    not where the posterior's curvature varies by its own size: a plan takes whichever is cheaper. To find the Q_i the
-    agents sum one Hessian each over the network, (dim + 1)(dim + 2) / 2 numbers, and each keeps its own.
+    Ours: the splitting of a Hamiltonian into a Gaussian part and a remainder (Shahbaba, Lan, Johnson & Neal 2014,
+    arXiv:1106.5941), with gradient tracking of the remainder. On Gaussian posteriors the remainder is constant, and
+    every agent's draws are exact with one exchange per step. `GTBAOAB` needs more exchanges there if the agents'
+    curvatures differ. On other posteriors `mix_rounds` must suffice for the remainder. The method pays off with much
+    data, but not if the posterior's curvature varies by its own size. A plan chooses the cheaper of the two. To find
+    the Q_i the agents sum one Hessian each over the network, (dim + 1)(dim + 2) / 2 numbers, and each agent keeps its
+    own.
 
     Parameters
     ----------
     step_size, friction, mixing, noise, batch_size, temperature
         As in `GTBAOAB`.
     mix_rounds
-        Exchanges K in one step, >= 1. None takes the fewest with which every agent's means and standard deviations are
-        within the plan's tolerance where the agents' curvatures are those at one of the posterior's stiffest draws.
+        Exchanges K in one step, >= 1. None: the fewest for which every agent's means and standard deviations are within
+        the plan's tolerance with the agents' curvatures at one of the posterior's stiffest draws.
     expansions
-        The Q_i, an `accord.samplers.expansions.Expansions`, in the coordinates that the method moves in. None: the
-        expansions of the f_i at the mode of F, in whitened coordinates at their origin, which is the draws' mean.
+        The Q_i, an `accord.samplers.expansions.Expansions`, in the coordinates of the method. None: the expansions of
+        the f_i at the mode of F, or, in whitened coordinates, at the origin, the mean of the draws.
 
     Raises
     ------
     ValueError
-        A number out of its range, or expansions of another shape than the posterior's.
+        A parameter out of range, or expansions whose shapes do not match the posterior.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""SGLD at a hub that uses gradients which are some rounds old."""
+"""SGLD at a hub with gradients that are some rounds old."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ from .schedules import Step, as_step, at, rescaled
 class StaleSGLDState(NamedTuple):
     # the hub's parameters, the same at all agents
     position: Float[Array, " dim"]
-    # the agent's gradients at the latest positions, the newest first
+    # the agent's gradients at the latest positions, newest first
     gradients: Float[Array, "age dim"]
 
 
 @pytree
 class StaleSGLD(Tunable, Langevin, HasLaw):
-    """SGLD at a hub with stale gradients: each agent's is `staleness` rounds late.
+    """SGLD at a hub with stale gradients: each agent's gradient is `staleness` rounds old.
 
-    In round k the hub makes `x_k+1 = x_k - step_size sum_i grad f_i(x_k-tau_i) + sqrt(2 step_size) w`, with the
-    gradients at the start where there are no older ones. From agent i: it sends
-    `x_k / N - step_size grad f_i(x_k-tau_i)`, of which the total is the next position without its noise.
+    In round k the hub updates `x_k+1 = x_k - step_size sum_i grad f_i(x_k-tau_i) + sqrt(2 step_size) w`. Gradients at
+    the start replace missing older ones. From agent i: it sends `x_k / N - step_size grad f_i(x_k-tau_i)`. The total of
+    these messages is the next position without its noise.
 
-    Chen, Ding, Li, Zhang and Carin 2016 (arXiv 1610.06664), h = `step_size`; they allow any delays up to tau, and here
-    agent i is always tau_i rounds late. A draw is x, the same at every agent. It targets the posterior up to a bias of
-    the order of tau step_size; the Monte Carlo error of long averages does not depend on tau. On Gaussian posteriors
-    the mean is right, and along a direction of curvature c the variance is `1 + (tau + 1/2) step_size c` times the
-    posterior's to first order, where Langevin steps have 1/2 alone. Stable on quadratic convex potentials where
-    `step_size H < 2 sin(pi / (4 tau + 2))`, H the Hessian of F and tau the largest, beyond which it is unstable if all
-    are equal. At `temperature=0` this is gradient descent with delays, which ends at the mode. The hub is any agent: on
-    a graph where none is everybody's neighbour the sum runs over a spanning tree.
+    Chen, Ding, Li, Zhang and Carin 2016 (arXiv 1610.06664), h = `step_size`. They allow any delays up to tau, and here
+    agent i always has the delay tau_i. A draw is x, the same at every agent. It targets the posterior up to a bias of
+    order tau step_size. The Monte Carlo error of long averages does not depend on tau. On Gaussian posteriors the mean
+    is exact, and along a direction of curvature c the variance is `1 + (tau + 1/2) step_size c` times the posterior's
+    to first order (1 + step_size c / 2 for Langevin steps). Stable on quadratic convex potentials if
+    `step_size H < 2 sin(pi / (4 tau + 2))`, H the Hessian of F and tau the largest delay. Above that bound it is
+    unstable if all delays are equal. At `temperature=0` this is gradient descent with delays, which converges to the
+    mode. Any agent can be the hub. If no agent is a neighbour of all others, sums use a spanning tree.
 
     Parameters
     ----------
     step_size
-        Step on F, > 0, a number or a schedule of the round; None: chosen by a plan, in whitened coordinates.
+        Step on F, > 0, a number or a schedule of the round. None: a plan chooses it, in whitened coordinates.
     staleness
-        tau_i >= 0 in rounds, one number or one an agent. 0 is Langevin on F. The default, 1, lets agents work on a
-        gradient while the hub's round goes on.
+        tau_i >= 0 in rounds, one number or one per agent. 0 is Langevin on F. With the default, 1, agents compute a
+        gradient during the hub's round.
     batch_size
-        Rows that each gradient reads, drawn with replacement; None reads all.
+        Rows that each gradient reads, drawn with replacement. None: all rows.
     temperature
-        As in `Sampler`. The hub's noise is one draw for all.
+        As in `Sampler`. The hub draws one noise for all.
 
     Raises
     ------
     ValueError
-        A number out of its range, or not one an agent.
+        A parameter out of range or of a wrong number.
 
     Examples
     --------
@@ -113,10 +113,9 @@ class StaleSGLD(Tunable, Langevin, HasLaw):
         return rescaled(self.step_size, 1.0)
 
     def max_step(self, network: Network, hessians: np.ndarray) -> float | None:
-        # On the unit circle z = e^(iw) a root of z - 1 + sum_i a_i z^-tau_i, a_i >= 0, has
-        # sum_i a_i cos(w (tau_i + 1/2)) = 0 and sum_i a_i sin(w (tau_i + 1/2)) = 2 sin(w / 2), so that
-        # w >= pi / (2 tau + 1) for the largest tau, and sum_i a_i >= 2 sin(w / 2). Equal delays reach that; others may
-        # be stable beyond.
+        # On the unit circle z = e^(iw) a root of z - 1 + sum_i a_i z^-tau_i, a_i >= 0, has sum_i a_i cos(w (tau_i +
+        # 1/2)) = 0 and sum_i a_i sin(w (tau_i + 1/2)) = 2 sin(w / 2). Hence w >= pi / (2 tau + 1) for the largest tau,
+        # and sum_i a_i >= 2 sin(w / 2). Equal delays attain this bound, others may be stable above it.
         if np.min(self.staleness) < np.max(self.staleness):
             return None
         largest = float(np.linalg.eigvalsh(hessians.sum(axis=0))[-1])

@@ -1,4 +1,4 @@
-"""Base of the methods whose chains travel between the agents' data."""
+"""Base class of methods whose chains travel between the agents' data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from .protocol import Bound, Langevin, Needs
 
 
 class TravellingState(NamedTuple):
-    # the chain as it arrived, and as it leaves
+    # the chain on arrival
     arrived: Float[Array, " dim"]
+    # the chain after the agent's steps
     leaving: Float[Array, " dim"]
 
 
 class Visits(NamedTuple):
-    """What an agent knows of the visits of chains: the steps N_i that it makes, and their share q_i of all steps."""
+    """An agent's local steps per visit N_i, and their fraction q_i of all agents' steps."""
 
     steps: Any
     share: Any
@@ -35,16 +36,16 @@ class Visits(NamedTuple):
 
 @dataclass(frozen=True)
 class Travelling(Langevin):
-    """Base of the methods whose N chains travel: every agent holds one at a time, and makes Langevin steps with it.
+    """Base class of methods with N travelling chains. Every agent holds one at a time and makes Langevin steps with it.
 
     Parameters
     ----------
     step_size
         Step on F, > 0, a number.
     local_steps
-        N_i >= 1, one number or one an agent (`accord.samplers.balance.balanced_steps` for agents of unequal speed).
+        N_i >= 1, one number or one per agent (`accord.samplers.balance.balanced_steps` for agents of unequal speed).
     batch_size
-        Rows that each gradient reads, drawn with replacement; None reads all.
+        Rows that each gradient reads, drawn with replacement. None: all rows.
     """
 
     step_size: float
@@ -62,10 +63,10 @@ class Travelling(Langevin):
 
     @abc.abstractmethod
     def slope(self, agent: Agent, visits: Visits, x: Float[Array, " dim"], batch: Array | None) -> Float[Array, " dim"]:
-        """An estimate of the gradient of F at x, which is unbiased over a chain's steps at all agents."""
+        """An estimate of the gradient of F at x that is unbiased over a chain's steps at all agents."""
 
     def visits(self, agent: Agent) -> Visits:
-        """What the agent knows of visits."""
+        """The agent's visits."""
         return agent.own
 
     def needs(self, dim: int) -> Needs:
@@ -77,7 +78,7 @@ class Travelling(Langevin):
         return Bound(replace(self, local_steps=tuple(int(n) for n in visits.steps)), own=visits)
 
     def planned(self, num_agents: int) -> Visits:
-        """Steps and their shares of all agents, (agent,)."""
+        """Steps and their fractions for all agents, (agent,)."""
         steps = one_an_agent("local_steps", self.local_steps, num_agents)
         return Visits(steps, steps / steps.sum())
 
@@ -107,5 +108,5 @@ class Travelling(Langevin):
         return state.arrived
 
     def langevin_step(self, network: Network) -> float:
-        # a visit makes N_i of them; on average over the agents
+        # a visit makes N_i steps, on average over the agents
         return float(self.step_size) * float(np.mean(self.local_steps))

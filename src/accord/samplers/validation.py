@@ -1,4 +1,4 @@
-"""Checks that posterior, network and method are compatible."""
+"""Checks that a posterior, a network and a method fit together."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ..posterior import Posterior
 from .costs import random_words
 from .protocol import Bound, HasLaw, InboxName, Langevin, Needs, Sampler, Tunable
 
-# The stability bound needs the extreme eigenvalue of an (agent * dim) matrix; above this size a run that diverges is
-# stopped when it does.
+# Agents times parameters up to which the stability bound is computed, from the extreme eigenvalue of a matrix of that
+# size. Above it, a divergent run stops when it diverges.
 _BOUND_SIZE = 20_000
-# The same where several exchanges fill that matrix.
+# The same if several exchanges make that matrix dense.
 _DENSE_BOUND_SIZE = 2_000
-# Random numbers of a round and chain: the counters that they are made from have 32 bits.
+# Random numbers of a round and chain: their counters have 32 bits.
 _MOST_WORDS = 2**32
 
 
 def check_compatible(post: Posterior, network: Network, sampler: Sampler) -> None:
-    """Raise one clear `ValueError` where posterior, network and method do not fit one another.
+    """Raise `ValueError` if posterior, network and method do not fit together.
 
-    A network must be connected, unless it has no edge at all: then every agent samples alone, on purpose. What is
-    summed or handed out over all agents needs a connected one.
+    The network must be connected, or have no edges: then every agent samples alone. Sums and permutations over all
+    agents need a connected network.
     """
     if not isinstance(sampler, Sampler):
         raise TypeError(f"method must be one from accord.samplers, such as DESGLD(0.01), found {sampler!r}")
@@ -39,13 +39,13 @@ def check_compatible(post: Posterior, network: Network, sampler: Sampler) -> Non
     if needs.turns == "by color" or needs.inbox == "neighbour_sum":
         if network.num_agents == 1 or network.is_empty:
             raise ValueError(
-                f"{type(sampler).__name__} needs a neighbour for every agent: its draws are tied to the neighbours'"
+                f"{type(sampler).__name__} needs a neighbour for every agent, as it ties draws to the neighbours'"
             )
     words = random_words(needs, post.dim, post.num_agents)
     if words > _MOST_WORDS:
         raise ValueError(
             f"a round of {type(sampler).__name__} takes {words:,} random numbers of {post.num_agents:,} agents in each "
-            f"chain, and {_MOST_WORDS:,} can be told apart: take fewer local steps, or a smaller batch_size"
+            f"chain, above the limit of {_MOST_WORDS:,}: use fewer local steps, or a smaller batch_size"
         )
     if not network.is_empty or needs.spans_network:
         network.require_connected()
@@ -54,30 +54,30 @@ def check_compatible(post: Posterior, network: Network, sampler: Sampler) -> Non
 
 
 def _check_links(sampler: Sampler, needs: Needs, links: Links) -> None:
-    """Raise `ValueError` where links that lose, delay or carry one way would falsify a method, with the reason."""
+    """Raise `ValueError` with the reason if unreliable or one-way links would make the method incorrect."""
     name = type(sampler).__name__
     if needs.spans_network:
-        reason = "it needs the messages of all agents in every round, and a sum that misses one is another sum"
+        reason = "it sums the messages of all agents in every round, and a lost message would change the sum"
     elif needs.turns == "by color":
-        reason = "its colours take turns, and an agent whose neighbour's turn was not heard would repeat the old one"
+        reason = "its colours take turns, and without a neighbour's message an agent would condition on a stale value"
     elif needs.reliable:
-        reason = "its agents decide together in every round, by what all of them have heard"
+        reason = "its agents take a joint decision in every round, from the messages of all agents"
     elif len(links.one_way) and not needs.pushed and needs.differences is None:
         reason = (
-            "some edges carry one way only, so that agents count unequally in averages; it takes a method that tracks "
-            "the gradient, such as GTBAOAB, whose sums count alike"
+            "some edges carry one way only, so that averages weight agents unequally; use a method with gradient "
+            "tracking, such as GTBAOAB, which corrects the weights"
         )
     elif len(links.one_way) and needs.differences is not None:
-        reason = "the two ends of an edge must each hear of their difference, and some edges carry one way only"
+        reason = "both ends of an edge must receive their difference, and some edges carry one way only"
     elif needs.differences is not None and isinstance(sampler, HasLaw) and not sampler.is_constant():
-        reason = "a difference that comes late would count with another round's step: give constant numbers"
+        reason = "a delayed difference would be multiplied by the step of a later round; use constant steps"
     elif _conserves(sampler) and not needs.pushed and needs.differences is None:
-        reason = "it conserves a sum over the agents, and its needs() do not say which part of the message carries it"
+        reason = "it conserves a sum over the agents, and its needs() name no part of the message as pushed"
     elif links.delay[0] >= needs.exchanges and not (isinstance(sampler, Tunable) and sampler.left_out):
         least = links.delay[0] + 1
         reason = (
-            f"no message arrives within a step: each is {links.delay[0]} rounds late at least, and a step has "
-            f"{needs.exchanges}; give mix_rounds={least} or more, where the method takes it"
+            f"no message arrives within a step: the least delay is {links.delay[0]} rounds, and a step has "
+            f"{needs.exchanges}; set mix_rounds={least} or more, if the method has this field"
         )
     else:
         return
@@ -89,27 +89,27 @@ def _conserves(sampler: Sampler) -> bool:
 
 
 def check_by_sums(name: str, network: Network) -> None:
-    """Raise `ValueError` where a network's links are not for sums over all agents."""
+    """Raise `ValueError` if a network with unreliable links is used for a sum-based method."""
     if network.unreliable is not None:
         raise ValueError(
-            f"{name} cannot run on a network with {network.unreliable}: it needs sums over all agents, and a sum that "
-            "misses a message is another sum; take a method that walks, such as GTBAOAB(), or let the messages be sent "
-            "again until they arrive and name the network without links()"
+            f"{name} cannot run on a network with {network.unreliable}: it sums over all agents, and a lost message "
+            "would change the sum; use a round-based method, such as GTBAOAB(), or retransmit lost messages and give "
+            "the network without links()"
         )
 
 
 def is_complete(sampler: Sampler) -> bool:
-    """Whether no number was left out that tuning chooses."""
+    """Whether tuning has no field left to choose."""
     return not (isinstance(sampler, Tunable) and sampler.left_out)
 
 
 def bind(post: Posterior, network: Network, sampler: Sampler) -> Bound:
-    """The method on a problem, after all checks but that of its step.
+    """The method bound to a problem, after all checks except `check_step`.
 
     Raises
     ------
     TypeError, ValueError
-        Something does not fit, or numbers are left out that only tuning chooses.
+        Something does not fit, or a field is omitted that only tuning chooses.
     """
     check_compatible(post, network, sampler)
     check_rows(post, sampler)
@@ -120,7 +120,7 @@ def bind(post: Posterior, network: Network, sampler: Sampler) -> Bound:
 
 
 def _check_bound(name: str, bound: Bound, post: Posterior, network: Network) -> None:
-    """Raise where a method's `bind` and `needs` do not say what an engine relies on."""
+    """Raise if the results of a method's `bind` and `needs` break the protocol."""
     if not isinstance(bound, Bound):
         raise TypeError(f"{name}.bind() must return a Bound, found {bound!r}")
     needs = bound.sampler.needs(post.dim)
@@ -128,36 +128,34 @@ def _check_bound(name: str, bound: Bound, post: Posterior, network: Network) -> 
         names = ", ".join(map(repr, get_args(InboxName)))
         raise TypeError(f"the inbox that {name} needs must be one of {names}, found {needs.inbox!r}")
     if bound.sampler.noise == "common" and not needs.common:
-        raise TypeError(
-            f"{name} has noise='common', but its needs() do not say common=True: its noise would be too small"
-        )
+        raise TypeError(f"{name} has noise='common', but its needs() lack common=True: its noise would be too small")
     if bound.weights is not None:
         check_weights(network.adjacency, bound.weights)
     for leaf in jax.tree.leaves(bound.own):
         if np.shape(leaf)[:1] != (post.num_agents,):
             raise ValueError(
-                f"what {name}.bind() gives as own must have a row for each of {post.num_agents} agents, found shape "
+                f"Bound.own of {name}.bind() must have a row for each of {post.num_agents} agents, found shape "
                 f"{np.shape(leaf)}"
             )
 
 
 def check_complete(sampler: Sampler) -> None:
-    """Raise `ValueError` where numbers are left out that only tuning chooses."""
+    """Raise `ValueError` if a field is omitted that only tuning chooses."""
     if not isinstance(sampler, Tunable):
         return
     missing = [name for name in sampler.left_out if name not in sampler.chosen_by_bind]
     if missing:
         raise ValueError(
             f"{type(sampler).__name__} has no {' and no '.join(missing)}, which is chosen in whitened coordinates: "
-            "give all numbers, or sample with accord.Rounds(method, whiten=True)"
+            "set all fields, or sample with accord.Rounds(method, whiten=True)"
         )
 
 
 def check_rows(post: Posterior, sampler: Sampler) -> None:
-    """Raise `ValueError` where the agents' data does not allow the method's minibatches."""
+    """Raise `ValueError` if the agents' data does not support the method's minibatches."""
     rows = sampler.needs(post.dim).batch_size
     if rows is not None and not post.splits:
-        raise ValueError("batch_size needs a log_likelihood that returns one number a row; this one returns a scalar")
+        raise ValueError("batch_size needs a log_likelihood that returns one number per row; this one returns a scalar")
     if rows is not None and rows > post.sizes.min():
         agent = int(post.sizes.argmin())
         raise ValueError(
@@ -166,9 +164,9 @@ def check_rows(post: Posterior, sampler: Sampler) -> None:
 
 
 def check_step(post: Posterior, network: Network, sampler: Sampler) -> None:
-    """Raise `ValueError` where the step is known to be unstable: constant steps on Gaussian posteriors.
+    """Raise `ValueError` if the step is known to be unstable: constant steps on Gaussian posteriors.
 
-    Hessians do not travel for it: a posterior that is held elsewhere is not checked.
+    Posteriors with remote data are not checked, because this would send Hessians.
     """
     if not post.quadratic or (isinstance(sampler, HasLaw) and not sampler.is_constant()):
         return
@@ -181,7 +179,7 @@ def check_step(post: Posterior, network: Network, sampler: Sampler) -> None:
 
 
 def cheap_bound(post: Posterior, network: Network, sampler: Sampler) -> float | None:
-    """The method's `max_step` where it has one that is found in no time, from data that lies here."""
+    """The method's `max_step`, or None if it has none, is slow to compute or needs remote data."""
     needs = sampler.needs(post.dim)
     limit = _BOUND_SIZE if needs.exchanges == 1 and needs.inbox != "average" else _DENSE_BOUND_SIZE
     if not isinstance(sampler, Langevin) or post.is_held_elsewhere or post.num_agents * post.dim > limit:

@@ -1,1 +1,1 @@
-"""`accord.sample`: an engine driven in chunks, its draws recorded and kept on disk."""
+"""`accord.sample` and `accord.plan`: run an engine in chunks, record the draws, write checkpoints."""

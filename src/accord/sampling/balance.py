@@ -1,4 +1,4 @@
-"""The draws of a run beside F and its gradient, which the agents sum at them: Stein's identity, excursions, modes."""
+"""Checks of draws against F and its gradient, summed over the agents: Stein's identity, excursions, missed modes."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from ..results.diagnostics import QUARTILES
 from ..results.findings import FEATURES, Balance
 from ..results.traffic import Traffic
 from ..samplers.by_sums.evaluations import NOWHERE, slopes
-from ..samplers.by_sums.mode_search import look, other_modes
+from ..samplers.by_sums.mode_search import other_modes, probe
 from ..samplers.session import Job, Session
 from ..tuning.warmup import Warmup
 
-# Draws that F is evaluated at, from the fewest to the most, and the numbers of data read for all.
-_FEWEST_LOOKS, _MOST_LOOKS, _READ = 200, 40_000, 5e8
-# Looking at draws may take as many gradients as the run itself, all of them in one sum, and a share of its bytes, where
-# they are more than so many.
-_SHARE_OF_BYTES, _FEW_BYTES = 0.1, 2**18
-# Chance that draws of a log-concave posterior have an F so high.
+# Fewest and most draws at which F is evaluated.
+_FEWEST_DRAWS, _MOST_DRAWS = 200, 40_000
+# Most numbers of data (rows times parameters) read for these evaluations.
+_READ = 5e8
+# Most bytes sent for the evaluations, as a share of the run's.
+_SHARE_OF_BYTES = 0.1
+# Bytes that the evaluations may always send.
+_FEW_BYTES = 2**18
+# Probability that draws of a log-concave posterior exceed the limit on F.
 _FALSE_ALARM = 1e-3
-# Mass relative to that of the draws at which another mode is told, and what it adds to the variance of one of them: a
-# mode of little mass far away makes a standard deviation all the same.
-_MASS, _VARIANCE = 0.01, 0.1
+# Mass, relative to the mass at the draws, above which a missed mode is reported.
+_MASS = 0.01
+# Share of a variance above which a missed mode is reported: a light mode far away can dominate a standard deviation.
+_VARIANCE = 0.1
 
 
 class Measured(NamedTuple):
-    """What was measured of draws: their temperature, its Monte Carlo error (NaN: not known), their balance, and costs.
-
-    What it took is that of one chain, as a run's traffic is.
-    """
+    """Temperature of draws, its Monte Carlo error (NaN: unknown), balance, and traffic per chain."""
 
     temperature: float = np.nan
     error: float = np.nan
@@ -43,21 +44,24 @@ class Measured(NamedTuple):
     spent: Traffic = Traffic()
 
 
-def looks(post: Posterior, chains: int, gradients: float, bytes_sent: float) -> int:
-    """Draws to look at of a run in which each chain took some gradients and sent some bytes; 0 where few do not pay."""
+def num_evaluated(post: Posterior, chains: int, gradients: float, bytes_sent: float) -> int:
+    """Number of draws at which to evaluate F, for a run with this many gradients and bytes per chain; 0 if too few.
+
+    The evaluations take at most as many gradients as the run, all in one sum.
+    """
     number = (post.dim + 1) * 8
     most = min(
-        _MOST_LOOKS,
+        _MOST_DRAWS,
         int(_READ / (float(post.sizes.sum()) * post.dim)),
         int(chains * gradients),
         int(chains * max(_FEW_BYTES, _SHARE_OF_BYTES * bytes_sent) / number),
     )
-    return most if most >= _FEWEST_LOOKS else 0
+    return most if most >= _FEWEST_DRAWS else 0
 
 
-def looks_here(post: Posterior) -> int:
-    """The same where nothing has to be sent."""
-    return int(np.clip(_READ / (float(post.sizes.sum()) * post.dim), _FEWEST_LOOKS, _MOST_LOOKS))
+def num_evaluated_here(post: Posterior) -> int:
+    """Number of draws at which to evaluate F if all data is in this process."""
+    return int(np.clip(_READ / (float(post.sizes.sum()) * post.dim), _FEWEST_DRAWS, _MOST_DRAWS))
 
 
 def measure(
@@ -69,20 +73,20 @@ def measure(
     warmup: Warmup | None = None,
     seed: int = 0,
 ) -> Measured:
-    """Sum F and its gradient at draws of the average, (chain, draw, dim); with a warm-up, look for other modes too.
+    """Measurements from F and its gradient, summed over the agents at draws of the average.
 
     Parameters
     ----------
     post, network, temperature
-        As the method ran, in the coordinates that it moved in.
+        The arguments of the run, in the coordinates in which the method moved.
     average
-        Its draws.
+        Draws of the average, (chain, draw, dim).
     count
-        Draws to look at, of all chains.
+        Number of draws at which F is evaluated, in all chains together.
     warmup
-        What warm-up found, if these are its coordinates, in which other modes are looked for.
+        The warm-up that found these coordinates. With it other modes are searched too.
     seed
-        Of the places where they are looked for.
+        Seed of the search for other modes.
     """
     chains, draws, _ = average.shape
     chosen = np.unique(np.linspace(0, draws - 1, max(1, count // chains)).astype(int))
@@ -97,7 +101,7 @@ def measure(
         at_draws = session.traffic
         unvisited = _unvisited(session, place, z) if warmup is not None else None
         more = session.traffic
-    # each chain has looked at its own draws, and all of them for other modes
+    # per chain: its share of the evaluations at draws, and the whole search for other modes
     spent = Traffic(
         exchanges=more.exchanges,
         bytes_sent=more.bytes_sent - at_draws.bytes_sent + at_draws.bytes_sent // chains,
@@ -113,10 +117,10 @@ def measure(
 
 
 def _temperature(z: np.ndarray, gradient: np.ndarray) -> tuple[float, float]:
-    """The temperature of draws, and its Monte Carlo error.
+    """The temperature of draws and its Monte Carlo error.
 
-    Under exp(-F / T) the mean of (z - c)' grad F(z) is dim T for any fixed c (integrate by parts), whatever the shape
-    of F: a variance over that of the nearest Gaussian would take a skewed posterior for a hot one.
+    Under exp(-F / T) the mean of (z - c)' grad F(z) is dim T for any fixed c and any shape of F (integrate by parts).
+    The ratio of a variance to the nearest Gaussian's would mistake skewness for temperature.
     """
     from arviz_stats.base.array import array_stats
 
@@ -133,9 +137,9 @@ def balanced(
     temperature: float = 1.0,
     unvisited: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Balance:
-    """The balance of draws x, (chain, draw, dim), given F there, (chain, draw), and its gradient in coordinates.
+    """The balance of draws x, (chain, draw, dim), given F, (chain, draw), and its gradient in coordinates.
 
-    `unvisited` are other modes and their masses, where somebody looked.
+    `unvisited` has modes without draws and their masses, None if no modes were searched.
     """
     low, middle, high = np.quantile(x, [0.25, 0.5, 0.75], axis=(0, 1))
     factor = (high - low) / QUARTILES if place is None else place.factor
@@ -157,9 +161,9 @@ def balanced(
 
 
 def _mean(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """Means of numbers (chain, draw, dim), their errors by means of batches, and how many batches there are."""
+    """Means of numbers (chain, draw, dim), their errors by batch means, and the number of batches."""
     chains, draws, dim = numbers.shape
-    # batches grow faster than their number, so that what draws remember of one another is forgotten within one
+    # batches grow faster than their number, so that autocorrelation dies out within a batch
     each = max(2, int(2.0 * draws ** (1.0 / 3.0)))
     length = draws // each
     if length == 0:
@@ -169,11 +173,11 @@ def _mean(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def _allowed(value: np.ndarray, dim: int) -> float:
-    """How far above its mean F may be at one of some draws of a posterior that is no heavier than log-concave ones.
+    """The limit on max F - mean F over the draws, for a posterior with tails no heavier than log-concave.
 
-    For these P(F > mean + t) <= exp(-d (s - log(1 + s))) with s = t / d (Fradelizi, Madiman & Wang 2016), and no
-    variance of F is above d. Where F varies more than a Gaussian's, whose variance is d / 2, d is twice that variance:
-    in a funnel F goes up and down with the volume.
+    A log-concave posterior has P(F > mean + t) <= exp(-d (s - log(1 + s))) with s = t / d (Fradelizi, Madiman & Wang
+    2016) and var F <= d. d is the dimension, or 2 var F if that is larger than a Gaussian's (var F = d / 2), as in a
+    funnel, in which F varies with the volume.
     """
     low, high = np.quantile(value, [0.25, 0.75])
     effective = max(float(dim), 2.0 * ((high - low) / QUARTILES) ** 2)
@@ -184,13 +188,13 @@ def _allowed(value: np.ndarray, dim: int) -> float:
 
 
 def _unvisited(session: Session, place: Coordinates | None, z: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Other modes that no draw is of, in the user's parameters, and their masses; None where nobody looked."""
+    """Modes without draws, in the user's parameters, and their masses; None if no modes were searched."""
     if place is None or place.factor.ndim == 1:
         return None
-    lines = look(session, place)
+    lines = probe(session, place)
     modes = [] if lines.convex else other_modes(session, place, lines).modes
     flat = z.reshape(-1, z.shape[2])
-    # draws of a mode are about the root of the dimension away from it, in its own standard deviations
+    # draws from a mode are about sqrt(dim) of its standard deviations away from it
     near = z.shape[2] ** 0.5 + 3.0
     missed = [
         mode

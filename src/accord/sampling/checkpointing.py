@@ -1,4 +1,4 @@
-"""Checkpoints of a run while it runs, so that the same call takes it up again where it was lost."""
+"""Checkpoints of a run in progress, from which the same call resumes it."""
 
 from __future__ import annotations
 
@@ -15,30 +15,32 @@ from ..samplers.engine import Engine
 from .recorder import Recorder
 
 _STATISTIC = "statistic "
-# Where no number of rounds is given: seconds between two checkpoints, at least, and in times of what writing one takes,
-# so that short rounds do not wait for the disk.
-_SECONDS, _TIMES = 10.0, 20.0
-# First rounds of a run, which a resumed run makes again: some, as velocities begin at zero.
+# Least seconds between two checkpoints, if `every` is None.
+_SECONDS = 10.0
+# Least time between two checkpoints in units of the writing time, so that short rounds do not wait for the disk.
+_TIMES = 20.0
+# First rounds of a run, which a resumed run repeats. More than one, as velocities begin at zero.
 _FIRST_ROUNDS = 3
-# Largest difference of a number that is made again, in roundings of its float width.
+# Largest difference of a repeated number, in machine epsilons of its dtype.
 _ROUNDINGS = 10.0
 
 
 class Checkpointer:
-    """Checkpoints of a run: the engine's state now and then, the newest two of them, and all draws so far.
+    """Writes checkpoints of a run, and resumes it from them.
 
-    Draws are written in pieces, one file for each checkpoint.
+    A checkpoint is the engine's state and the draws since the checkpoint before it. The two newest states and the draws
+    of all checkpoints stay on disk.
 
     Parameters
     ----------
     engine, recorder
         The run.
     folder
-        Where it is kept: `process-0` and so on, one for each process, and what the engine adds.
+        The checkpoint folder, with one subfolder per process (`process-0`, ...) and the engine's files.
     every
-        Rounds between two checkpoints; None: about ten seconds, and twenty times what writing one takes.
+        Rounds between two checkpoints. None: at least ten seconds and twenty times the writing time apart.
     fingerprint
-        The run's.
+        The fingerprint of the run.
     """
 
     def __init__(
@@ -49,21 +51,21 @@ class Checkpointer:
         self.saved_draws, self.since, self.writing = 0, 0.0, 0.0
 
     def rounds_left(self) -> int:
-        """Rounds until the next checkpoint is due, whatever the clock says."""
+        """Rounds until the next checkpoint is due by number of rounds."""
         if self.every is None:
             return self.recorder.total_rounds - self.recorder.rounds
         return self.every - self.recorder.rounds % self.every
 
     def is_late(self, seconds: float) -> bool:
-        """Whether the clock says that one is due, after so many more seconds by that of all processes."""
+        """Whether a checkpoint is due by time, after `seconds` more on the clock that all processes share."""
         self.since += seconds
         return self.every is None and self.since >= max(_SECONDS, _TIMES * self.writing)
 
     def save(self, carry: Any) -> None:
-        """Write the carry, and the draws since it was last written."""
+        """Write the carry and the draws since the last checkpoint."""
         began = time.perf_counter()
         self._write(carry)
-        # the slowest process', as all processes are told
+        # the writing time of the slowest process, the same number in all processes
         self.writing, self.since = -self.engine.agreed(began - time.perf_counter()), 0.0
 
     def _write(self, carry: Any) -> None:
@@ -72,18 +74,18 @@ class Checkpointer:
         if recorder.average is not None and recorder.agent_draws is not None and recorder.count > span.start:
             piece |= {"average": recorder.average[:, span], "agents": recorder.agent_draws[:, span]}
             piece |= {_STATISTIC + name: values[:, span] for name, values in recorder.statistics.items()}
-        # a carry whose draws are lost would be of no use, draws without it are
+        # draws first: they are of use without a carry, and a carry without its draws is not
         self.pieces.write(recorder.rounds, piece)
         self.engine.save(carry, self.folder)
         self.saved_draws = recorder.count
 
     def resume(self, carry: Any) -> Any:
-        """The carry of the newest round for which all is whole everywhere, the recorder wound there; else `carry`."""
+        """The carry of the newest complete checkpoint, with the recorder set to that round; else `carry`."""
         rounds = self.engine.saved(self.folder)
         self._require_same_rounds(carry)
         seconds, held = self._read()
         usable = [r for r in rounds if self._draws_at(r) <= held]
-        # a round of which all draws are there has those of the rounds before it too
+        # a process with all draws of a round also has all draws of earlier rounds
         count = int(self.engine.agreed(float(len(usable))))
         if count == 0:
             return carry
@@ -95,7 +97,7 @@ class Checkpointer:
         return carry
 
     def _require_same_rounds(self, carry: Any) -> None:
-        """Store the average after the first rounds, or make these again and raise `ValueError` if it differs."""
+        """Store the average after the first rounds, or repeat these rounds and raise `ValueError` if it differs."""
         store = CheckpointStore(process_folder(self.folder) / "first", self.pieces.tag)
         _, records = self.engine.record(carry, 1, _FIRST_ROUNDS)
         made: np.ndarray = records.average[0]
@@ -107,19 +109,18 @@ class Checkpointer:
         # all processes raise if one does
         if not self.engine.agreed(float(same)):
             raise ValueError(
-                f"cannot resume from {self.folder}: the first {_FIRST_ROUNDS} rounds, made again, end elsewhere: "
-                "the method has changed since the run began. Name a new checkpoint folder"
+                f"cannot resume from {self.folder}: repeating the first {_FIRST_ROUNDS} rounds gives other positions, "
+                "so the method has changed since the run began. Name a new checkpoint folder"
             )
 
     def _draws_at(self, round: int) -> int:
         return max(0, round - self.recorder.burn_in) // self.recorder.thin
 
     def _read(self) -> tuple[dict[int, float], int]:
-        """Give all pieces to the recorder.
+        """Read all pieces into the recorder.
 
-        Returns the seconds until each, by round, and how many draws from the first on are there.
-
-        Pieces may overlap where a run was taken up with another `every`; their draws are the same.
+        Returns the run's seconds at each piece, by round, and the number of draws without a gap from the first.
+        Pieces may overlap if a run was resumed with another `every`. Their draws are the same.
         """
         seconds, spans = {}, []
         for round in self.pieces.rounds():

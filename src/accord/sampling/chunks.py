@@ -1,4 +1,4 @@
-"""Runs rounds in chunks of about equal time, and stops at the first position that is not finite."""
+"""Run rounds in chunks of about equal time, up to the first non-finite position."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..samplers.validation import cheap_bound
 from .checkpointing import Checkpointer
 from .recorder import Recorder
 
-# Seconds of one chunk of rounds: how often progress is shown and Ctrl-C is heard.
+# Seconds per chunk of rounds, between two checks for Ctrl-C and two updates of progress.
 _CHUNK_SECONDS = 0.5
 
 
@@ -30,12 +30,14 @@ def drive(
     line: Progress,
     stopped: Callable[[], bool],
 ) -> None:
-    """Run burn-in and draws in chunks of about equal time, recording draws.
+    """Run burn-in and draws in chunks of about equal time, and record the draws.
 
     Raises
     ------
     KeyboardInterrupt
-        It was stopped; the recorder has all draws until then, and the checkpointer its state.
+        `stopped()` is true. The recorder has all draws so far, and the checkpointer has written the state.
+    DivergenceError
+        A position became non-finite.
     """
     recorder.message_bytes = engine.message_bytes(carry)
     _require_finite(engine, carry, carry, 0, recorder)
@@ -50,7 +52,7 @@ def drive(
             _require_finite(engine, before, carry, rounds, recorder)
             error = None
         else:
-            # a checkpoint is made at the first draw at which it is due
+            # the chunk ends at the first draw at which a checkpoint is due
             draws = min(recorder.draws - recorder.count, -(-left // recorder.thin))
             count = min(chunk.size(draws * recorder.thin, recorder.thin) // recorder.thin, engine.capacity)
             rounds, before = count * recorder.thin, carry
@@ -68,28 +70,28 @@ def drive(
 
 
 class _ProgressLine:
-    """What is said of the rounds: how many a second, and how far the agents are apart, which burn-in does not tell."""
+    """Progress of the rounds: rounds per second and, after burn-in, the consensus error."""
 
     def __init__(self, line: Progress, recorder: Recorder) -> None:
         self.line, self.recorder, self.rounds = line, recorder, 0
         self.began = time.monotonic()
 
     def after(self, rounds: int, error: float | None) -> None:
-        """Some more rounds are done."""
+        """Update the line after `rounds` more rounds."""
         if self.rounds == 0:
-            # what comes before took the time of compiling
-            self.line.say("rounds")
+            # the time of the first chunk includes compiling
+            self.line.begin("rounds")
             self.began = time.monotonic()
         self.rounds += rounds
         seconds = time.monotonic() - self.began
         speed = f"{self.rounds / seconds:,.0f} rounds/s" if self.rounds > rounds and seconds > 0 else ""
-        apart = "" if error is None else f"consensus error {error:.3g}"
-        text = ", ".join(filter(None, (speed, apart)))
+        consensus = "" if error is None else f"consensus error {error:.3g}"
+        text = ", ".join(filter(None, (speed, consensus)))
         self.line.advance(self.recorder.rounds, self.recorder.total_rounds, text)
 
 
 class _Chunk:
-    """How many rounds to run between two looks at the clock."""
+    """The number of rounds of a chunk, adapted to its running time."""
 
     def __init__(self, engine: Engine, stopped: Callable[[], bool]) -> None:
         self.engine, self.stopped, self.rounds = engine, stopped, 32
@@ -103,7 +105,7 @@ class _Chunk:
 
         start = time.perf_counter()
         result = jax.block_until_ready(work())
-        # where one process is told to stop, all do so after the same chunk
+        # a stop in one process stops all processes after the same chunk
         elapsed = self.engine.agreed(-1.0 if self.stopped() else time.perf_counter() - start)
         self.seconds = max(elapsed, 0.0)
         if elapsed < 0:
@@ -118,7 +120,7 @@ class _Chunk:
 def _require_finite(
     engine: Engine, before: Any, after: Any, rounds: int, recorder: Recorder, records: Any = None
 ) -> None:
-    """Stop at the first round of a chunk whose positions are not finite, keeping the draws before it."""
+    """Raise `DivergenceError` at the first round of a chunk with non-finite positions, with the draws before it."""
     found = engine.first_non_finite(before, after, rounds)
     if found is None:
         return
@@ -140,17 +142,16 @@ def _require_finite(
 
 
 def _remedy(recorder: Recorder, last: int) -> str:
-    """What to say of a diverged run: who chose its step, and the step's bound where one is known."""
+    """The remedy for a diverged run: the bound of the step if it is known, and other methods if accord chose it."""
     return _bound_of_step(recorder, last) + _other_methods(recorder)
 
 
 def _other_methods(recorder: Recorder) -> str:
-    """What to take where nobody gave the numbers of a diverged run."""
     if not recorder.chosen:
         return ""
     return (
-        ". Its numbers were chosen here, for the Gaussian nearest to the posterior and the stiffest draw that was "
-        "seen: Importance(), ChEES() or Replicated(), which correct for steps that are too long, do not diverge"
+        ". accord chose the step from a Gaussian approximation and the stiffest draw of warm-up. Use Importance(), "
+        "ChEES() or Replicated(), which correct for steps that are too long and do not diverge"
     )
 
 
@@ -159,21 +160,18 @@ def _bound_of_step(recorder: Recorder, last: int) -> str:
     try:
         bound = cheap_bound(recorder.post, recorder.network, sampler)
     except (ArithmeticError, ValueError):
-        # a bound is a help, not worth losing the draws over
+        # an error here would hide the divergence and its draws
         bound = None
     if bound is None or step is None or not np.isfinite(bound):
         return ""
     if recorder.network.unreliable is not None:
         return (
-            f"; with {recorder.network.unreliable} {type(sampler).__name__} takes a smaller step than on links that "
-            "deliver, or more mix_rounds: accord.law(post.laplace(), network, method).stationary() tells"
+            f"; with {recorder.network.unreliable} {type(sampler).__name__} needs a smaller step or more mix_rounds "
+            "than on reliable links. To check a step, use accord.law(post.laplace(), network, method).stationary()"
         )
     taken = float(at(step, last))
-    # a bound that was kept is not what to mend
-    apart = (" or agents came apart", " or more mix_rounds") if hasattr(sampler, "mix_rounds") else ("", "")
-    beyond = (
-        f". The curvature is larger where it went{apart[0]}: take a smaller step{apart[1]}" if taken < bound else ""
-    )
+    apart = (" or the agents drifted apart", " or more mix_rounds") if hasattr(sampler, "mix_rounds") else ("", "")
+    beyond = f". The curvature is larger elsewhere{apart[0]}: use a smaller step{apart[1]}" if taken < bound else ""
     return (
         f"; {type(sampler).__name__} is stable for step_size below {bound:.6g}, by the curvature at the posterior's "
         f"init, and it was {taken:.6g} in that round{beyond}"

@@ -1,4 +1,4 @@
-"""Checks of a finished run: the bias that its method's law predicts, and its draws beside F and its gradient."""
+"""Checks of a finished run: the bias that the method's law predicts, and its draws against F and its gradient."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..results.findings import Examination, Expected, Findings, recalled
 from ..samplers.protocol import HasLaw, Sampler
 from ..tuning.forecast import Forecast, forecast, gaussian_model, left_out
 from ..tuning.warmup import Warmup, warm_up
-from .balance import Measured, looks_here, measure
+from .balance import Measured, measure, num_evaluated_here
 
-# Parameters up to which a warm-up sums Hessians; above, a forecast knows the largest curvatures only.
+# Most parameters for a forecast: in more dimensions warm-up has only the largest curvatures, not the Hessian.
 _MOST_PARAMETERS = 200
 
 
@@ -28,22 +28,22 @@ def examination(
     foreseen: Forecast | None,
     measured: Measured | None = None,
 ) -> Examination:
-    """A function that examines a run's average, shape (chain, draw, dim), when it is called.
+    """A function that examines the average of a run, shape (chain, draw, dim), when it is called.
 
     Parameters
     ----------
     post, network, sampler
-        As the method ran, in the coordinates that it moved in.
+        The arguments of the run, in the coordinates in which the method moved.
     warmup
-        What warm-up found, if these are its coordinates.
+        The warm-up that found these coordinates, if any.
     foreseen
-        What the choice of the method already expected of it.
+        The forecast by which the method was chosen, if any.
     measured
-        What was measured of its draws, and is part of its traffic; None: it is measured when it is asked for, where the
-        data lies in this process.
+        Measurements of the draws, whose cost is in the run's traffic. None: measured at the call, if the data is in
+        this process.
     """
     if post.is_held_elsewhere:
-        # those who hold the data are gone when a run is summarised, and what they send for it would have to be counted
+        # the sites have disconnected when a run is summarised, and their messages would not be counted
         known = _found(post, network, sampler, warmup, foreseen, Measured() if measured is None else measured)
         return partial(recalled, known)
     return partial(examine, post, network, sampler, warmup, foreseen, measured=measured)
@@ -58,7 +58,7 @@ def examine(
     average: np.ndarray,
     measured: Measured | None = None,
 ) -> Findings:
-    """Examine a run, as `examination` defers it; takes seconds where no warm-up and forecast were made before."""
+    """Examine a run, with the arguments of `examination`. Takes seconds without a warm-up and a forecast."""
     if measured is None:
         measured = _measured_here(post, network, sampler, average)
     return _found(post, network, sampler, warmup, foreseen, measured)
@@ -67,7 +67,7 @@ def examine(
 def _measured_here(post: Posterior, network: Network, sampler: Sampler, average: np.ndarray) -> Measured:
     if sampler.temperature == 0 or not sampler.samples_posterior or not network.is_connected:
         return Measured()
-    return measure(post, network, sampler.temperature, average, looks_here(post))
+    return measure(post, network, sampler.temperature, average, num_evaluated_here(post))
 
 
 def _found(
@@ -79,8 +79,8 @@ def _found(
     measured: Measured,
 ) -> Findings:
     expected, reason = _expected(post, network, sampler, warmup, foreseen)
-    told = (measured.temperature, measured.error, agreeing(sampler), _left_out(expected, sampler), measured.balance)
-    return Findings(expected, reason, sampler.temperature, *told)
+    fields = (measured.temperature, measured.error, agreeing(sampler), _left_out(expected, sampler), measured.balance)
+    return Findings(expected, reason, sampler.temperature, *fields)
 
 
 def _left_out(expected: Expected | None, sampler: Sampler) -> str:
@@ -88,26 +88,26 @@ def _left_out(expected: Expected | None, sampler: Sampler) -> str:
 
 
 def agreeing(sampler: Sampler) -> bool:
-    """Whether a method brings its agents to agree, so that their average is a draw."""
-    # travelling chains are drawn one by one
+    """Whether the agents of a method reach consensus, so that their average is a draw."""
+    # travelling chains are independent
     return sampler.needs(1).inbox != "permuted"
 
 
 def _expected(
     post: Posterior, network: Network, sampler: Sampler, warmup: Warmup | None, foreseen: Forecast | None
 ) -> tuple[Expected | None, str]:
-    """The bias predicted for a method, or the reason why it is not known."""
+    """The predicted bias of a method, or None and the reason why it is unknown."""
     if sampler.temperature != 1.0:
-        return None, f"the method samples at the temperature {sampler.temperature:g}, which is not the posterior's"
+        return None, f"the method samples at temperature {sampler.temperature:g}, the posterior has temperature 1"
     if post.dim > _MOST_PARAMETERS or (foreseen is not None and foreseen.mean.shape[1] != post.dim):
         return None, f"{post.dim} parameters are too many for a forecast of each"
     if foreseen is None:
         if post.is_held_elsewhere:
-            return None, "the data lies elsewhere, where nothing was asked about the method's law"
+            return None, "the data is at other sites, and no forecast of the method was made during the run"
         if isinstance(sampler, HasLaw) and not sampler.is_constant():
             return None, "a method with a step schedule has no stationary law"
         if not isinstance(sampler, HasLaw) or sampler.needs(post.dim).key:
-            return None, f"the law of {type(sampler).__name__} is not known exactly"
+            return None, f"{type(sampler).__name__} has no exact law"
         try:
             foreseen = _forecast(post, network, sampler, warmup)
         except (ArithmeticError, TypeError, ValueError) as error:
@@ -116,7 +116,7 @@ def _expected(
 
 
 def _forecast(post: Posterior, network: Network, sampler: Sampler, warmup: Warmup | None) -> Forecast:
-    # what a warm-up warns of it has said before, or is none of a run's that had none
+    # warnings of warm-up were shown during the run
     with warnings.catch_warnings(), jax.enable_x64(True):
         warnings.simplefilter("ignore")
         if warmup is not None:

@@ -1,4 +1,4 @@
-"""`accord.plan`: forecasts of all methods, each before it runs, for a number of effective draws."""
+"""`accord.plan`: forecasts of bias and cost of methods, before any of them runs."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ from ..tuning.warmup import Warmup, warm_up
 from .rounds import Rounds
 from .sample import sample
 
-# Methods that walk whose rounds are timed: the first of those that meet the tolerance, as each has to be compiled.
+# Most round-based methods that are timed, as each has to be compiled.
 _MOST_TIMED = 3
-# Rounds of a timed run, the fewest, and the seconds from which on its rounds can be told from what comes before them.
-_ROUNDS, _LONG_ENOUGH = 200, 0.2
+# Fewest rounds of a timed run.
+_ROUNDS = 200
+# Seconds that the rounds of a timed run must add to the run's fixed cost.
+_LONG_ENOUGH = 0.2
 
 
 def plan(
@@ -48,46 +50,45 @@ def plan(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Plan:
-    """Forecast methods on a posterior and a network, before any of them runs.
+    """Forecast the bias and cost of methods on a posterior and a network, before any of them runs.
 
-    Methods that walk: from the exact law of each method on the Gaussian nearest to the posterior, which a warm-up over
-    the network finds. Numbers that a method leaves out are tried from those with the cheapest draws on, until every
-    agent's bias is within a tenth of the tolerance: the rest is left to what the posterior is beyond its Gaussian
-    approximation. The noise of minibatches is left out; methods with a batch_size are marked, and ranked after those
-    that meet the tolerance without.
+    Round-based methods: the bias follows from the exact law of the method on the Gaussian nearest to the posterior,
+    which a warm-up over the network finds. Missing numbers are searched from the cheapest setting on, until every
+    agent's bias is within a tenth of `tolerance`. The margin covers the error of the Gaussian approximation. The law
+    omits minibatch noise. Methods with a batch_size are marked, and ranked after those that meet the tolerance without.
 
-    `Importance` and `ChEES`, whose draws have no bias where they are certified: what as many effective draws take.
-    They come first, as `accord.sample` takes them, where they are expected to be certified.
+    `Importance` and `ChEES`: their certified draws have no bias, so only the cost is forecast. They rank first, as in
+    `accord.sample`, if their certificate is expected to pass.
 
-    All costs are for the effective draws of `chains` chains of `draws` each. Seconds are those of this machine, all
-    agents in one process, so that an exchange takes no time beyond its arithmetic, and without compiling. They are
-    measured: for sums, by asking for them again; for the three first methods that walk and meet the tolerance, by a
-    second warm-up and a short run; for others they are NaN.
+    Costs are for `chains * draws` effective draws. Seconds are measured on this machine, with all agents in one
+    process, without network latency and compiling. Sums are timed by repeating them. The first three round-based
+    methods that meet the tolerance are timed by a second warm-up and a short run. For the others seconds are NaN.
 
     Parameters
     ----------
     post, network
         As in `accord.sample`.
     methods
-        Methods, complete or not; None: all that have an exact law, with independent and with common noise, and those
-        by sums. Complete ones that walk are judged in the user's coordinates, as `accord.sample` runs them.
+        Methods with or without their numbers. None: `Importance`, `ChEES` and all methods that have an exact law, with
+        independent and with common noise. Round-based methods with all numbers are forecast in the user's coordinates,
+        as `accord.sample` runs them.
     tolerance
         Largest error of any agent's mean and standard deviation, in posterior standard deviations, > 0.
     cost
-        What methods are compared by: "exchanges" (default), "bytes_sent", "gradient_rows" or "rounds".
+        The cost to compare methods by: "exchanges" (default), "bytes_sent", "gradient_rows" or "rounds".
     draws, chains
-        Effective draws of each chain, and chains, which are what `accord.sample` draws where nothing is given.
+        Effective draws per chain, and chains. The defaults are the defaults of `accord.sample`.
     seed
-        Of the run to come: methods by sums are forecast from the points and chains that it draws.
+        Seed of the later run. Forecasts of sum-based methods use the points and chains of that seed.
     progress
-        Show what is being tried, as `accord.sample` does.
+        Show progress, as in `accord.sample`.
 
     Raises
     ------
     ValueError
-        A number out of its range, no method, or one that does not fit the posterior or the network.
+        A number is out of range, `methods` is empty, or a method does not fit the posterior or the network.
     ArithmeticError
-        Warm-up found no mode, and no method begins elsewhere.
+        Warm-up found no mode, and there is no sum-based method to forecast.
 
     Examples
     --------
@@ -107,15 +108,13 @@ def plan(
     post.require_unchanged()
     network.require_connected()
     if isinstance(methods, Sampler | BySums):
-        raise ValueError(f"methods must be several, as in [{type(methods).__name__}(...)]; found one method by itself")
+        raise ValueError(f"methods must be a list, as in [{type(methods).__name__}(...)], found a single method")
     methods = every_method(post, network) if methods is None else list(methods)
     wrapped = next((method for method in methods if isinstance(method, Rounds)), None)
     if wrapped is not None:
-        raise TypeError(
-            f"a plan compares methods without options of their runs: give {wrapped.method!r} without Rounds"
-        )
+        raise TypeError(f"a plan compares methods without run options: pass {wrapped.method!r} without Rounds")
     if not methods:
-        raise ValueError("methods is empty: name at least one, or leave it out to compare all")
+        raise ValueError("methods is empty: name at least one method, or omit the argument to compare all")
     walking = [method for method in methods if not isinstance(method, BySums)]
     for sampler in walking:
         check_compatible(post, network, sampler)
@@ -123,7 +122,7 @@ def plan(
     with Progress("plan", progress):
         for method in methods:
             if isinstance(method, BySums):
-                stage(f"{label(method)} in prospect")
+                stage(f"forecasting {label(method)}")
                 trials.append(_by_sums(post, network, method, draws, chains, seed))
         size = (network.num_agents, post.dim, _rows_bytes(post))
         found = Plan(tuple(trials), tolerance, cost, None, draws, chains, *size)
@@ -131,19 +130,19 @@ def plan(
 
 
 def _rows_bytes(post: Posterior) -> float:
-    """The memory of all rows in double precision; NaN where they lie elsewhere."""
+    """Bytes of all rows in double precision; NaN if some rows are not in this process."""
     if len(post.held) < post.num_agents:
         return np.nan
     return float(sum(8 * leaf.size for leaf in jax.tree.leaves(post.stacked().rows)))
 
 
 def every_method(post: Posterior, network: Network) -> list[Sampler | BySums]:
-    """All methods that can be forecast and fit, without numbers."""
+    """All methods that can be forecast on this posterior and network, without numbers."""
     return [Importance(), ChEES(), *tunable_methods(post, network)]
 
 
 def _with_walking(found: Plan, methods: list[Sampler], post: Posterior, network: Network) -> Plan:
-    """The plan with methods that walk; where warm-up finds no mode, with the reason, if there are others."""
+    """The plan with round-based methods, or with the reason why warm-up found no mode if other trials exist."""
     try:
         warmup = warm_up(post, network)
     except ArithmeticError as error:
@@ -153,7 +152,7 @@ def _with_walking(found: Plan, methods: list[Sampler], post: Posterior, network:
         return replace(found, trials=found.trials + tuple(none))
     model, trials = gaussian_model(post.transformed(warmup.coordinates), warmup), list[Trial]()
     for sampler in methods:
-        stage(f"{label(sampler)} in prospect")
+        stage(f"forecasting {label(sampler)}")
         for trial in try_out(sampler, model, post.sizes, network, warmup.stiffness, found.tolerance):
             trials.append(_priced(trial, warmup, found.draws, found.chains))
     return _timed(replace(found, trials=found.trials + tuple(trials), warmup=warmup), warmup, post, network)
@@ -170,7 +169,7 @@ def _by_sums(post: Posterior, network: Network, method: BySums, draws: int, chai
 
 
 def _priced(trial: Trial, warmup: Warmup, draws: int, chains: int) -> Trial:
-    """A trial of a method that walks with the cost of all draws."""
+    """A trial of a round-based method with the cost of all draws."""
     if not isinstance(trial.forecast, Forecast):
         return trial
     before = warmup.spent if trial.whitened else Traffic()
@@ -178,18 +177,18 @@ def _priced(trial: Trial, warmup: Warmup, draws: int, chains: int) -> Trial:
 
 
 def _timed(found: Plan, warmup: Warmup, post: Posterior, network: Network) -> Plan:
-    """The plan with the seconds of the first methods that walk and meet the tolerance."""
+    """The plan with the seconds of the first round-based methods that meet the tolerance."""
     best = [trial for trial in found.ranked if found.meets(trial) and isinstance(trial.forecast, Forecast)]
     best = best[:_MOST_TIMED]
     if not best:
         return found
     began = time.perf_counter()
-    # the second time all programs are compiled
+    # all programs are compiled by now
     warm_up(post, network)
     before = time.perf_counter() - began
     timed = {}
     for trial in best:
-        stage(f"{trial.label}: rounds are timed")
+        stage(f"timing rounds of {trial.label}")
         assert trial.cost is not None and isinstance(trial.sampler, Sampler)
         moved = post.transformed(warmup.coordinates) if trial.whitened else post
         once = _seconds_a_round(moved, network, trial.sampler, found.chains)
@@ -199,9 +198,9 @@ def _timed(found: Plan, warmup: Warmup, post: Posterior, network: Network) -> Pl
 
 
 def _seconds_a_round(post: Posterior, network: Network, sampler: Sampler, chains: int) -> float:
-    """The seconds of a round of all chains: of a run without those of a shorter one, after a first that compiles.
+    """Seconds of a round of all chains: a long run minus a short one, both after compiling.
 
-    NaN where it diverges, or where only its law on a Gaussian can be had, as of exact conditionals.
+    NaN if the run diverges or if the method runs on Gaussian posteriors only (exact conditionals).
     """
 
     def run(rounds: int) -> float:
@@ -209,7 +208,7 @@ def _seconds_a_round(post: Posterior, network: Network, sampler: Sampler, chains
         return sample(post, network, method, draws=1, chains=chains, progress=False).seconds
 
     with warnings.catch_warnings():
-        # what there is to say of draws is said of a run's
+        # warnings about draws do not concern a timed run
         warnings.simplefilter("ignore")
         try:
             run(1)

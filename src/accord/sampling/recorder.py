@@ -1,4 +1,4 @@
-"""Records a run's draws and statistics as an engine gives them, and makes a `Run` of them."""
+"""Record the draws and statistics of a run, and build its `Run`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ..samplers.protocol import Bound, Monitored
 from ..samplers.session import Job, Session
 from ..tuning.forecast import Forecast
 from ..tuning.warmup import Warmup
-from .balance import Measured, looks, measure
+from .balance import Measured, measure, num_evaluated
 from .diagnostics import agreeing, examination
 
 
 @dataclass
 class Recorder:
-    """Draws and statistics recorded so far; `run` makes a `Run` of them."""
+    """Draws and statistics recorded so far. `run` builds a `Run` from them."""
 
     post: Posterior
     network: Network
@@ -39,12 +39,12 @@ class Recorder:
     thin: int
     seed: int
     warmup: Warmup | None = None
-    # why the method and its numbers were chosen, where they were, and what is expected of them
+    # the reason for the choice of the method or its numbers; empty if the user gave both
     chosen: str = ""
     forecast: Forecast | None = None
-    # what was measured of the draws at the end
+    # measurements of the draws of a finished run
     measured: Measured | None = None
-    # where agents have kept their latents, where they have
+    # settings entries with the places of the agents' latents
     kept_latents: dict[str, str] = field(default_factory=dict)
     checked: Traffic = field(default_factory=Traffic)
     is_interrupted: bool = False
@@ -57,18 +57,18 @@ class Recorder:
     statistics: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # asked at once: a run that loses an agent is recorded as well, when nobody can be asked any more
+        # read now: after the loss of an agent, `run` cannot request them
         self.sizes = self.post.sizes
 
     def append(self, records: Any, count: int) -> None:
-        """Take the first `count` draws of an engine's records."""
+        """Append the first `count` draws of an engine's records."""
         # engines record (draw, agent, dim, chain)
         average, agents = np.moveaxis(records.average[:count], -1, 0), np.moveaxis(records.draws[:count], -1, 0)
         self.put(self.count, average, agents, {name: values[:count].T for name, values in records.statistics.items()})
         self.count += count
 
     def put(self, first: int, average: np.ndarray, agents: np.ndarray, statistics: dict[str, np.ndarray]) -> None:
-        """Hold draws from the `first` on, arrays (chain, draw, ...); those beyond the last are left out."""
+        """Store draws from number `first` on, arrays (chain, draw, ...). Draws beyond `draws` are dropped."""
         if self.average is None or self.agent_draws is None:
             self.average = np.empty((self.chains, self.draws, *average.shape[2:]), average.dtype)
             self.agent_draws = np.empty((self.chains, self.draws, *agents.shape[2:]), agents.dtype)
@@ -87,22 +87,22 @@ class Recorder:
 
     @property
     def seconds(self) -> float:
-        """Wall seconds so far, those before an interruption included."""
+        """Wall seconds so far, with the time before an interruption."""
         return time.perf_counter() - self.began
 
     def measure(self) -> None:
-        """Have the agents sum what tells whether draws of a finished run are right."""
+        """Check the draws of a finished sum-based run over the agents: quadrature, F and its gradient."""
         self._measure_latents()
         self._measure_balance()
 
     def keep_latents(self) -> None:
-        """Have agents whose data lies elsewhere draw their latents at the draws so far, and keep them there."""
+        """Have remote agents draw their latents at the draws so far and store them at their sites."""
         assert self.agent_draws is not None
         own = self.agent_draws[:, : self.count]
         self.kept_latents = keep_latents(self.post, self.agent_indices, own, self.seed)
 
     def _measure_latents(self) -> None:
-        """Warn where latents are not integrated out well enough."""
+        """Warn if the quadrature over latents is not accurate enough."""
         if self.post.latents is None or self.average is None or self.count == 0:
             return
         post = self.post.in_parameters()
@@ -111,17 +111,17 @@ class Recorder:
             check = integration_check(session, self.average[:, : self.count].astype(np.float64))
         self.checked = session.traffic
         if check is not None and not check.holds:
-            warnings.warn(f"the draws are not to be relied on: {check.text}", stacklevel=4)
+            warnings.warn(f"the draws are unreliable: {check.text}", stacklevel=4)
 
     def _measure_balance(self) -> None:
-        """Have the agents sum F and its gradient at draws of a run that asked them for sums before."""
+        """Measure F and its gradient at the draws, if the run had a warm-up and so already used sums."""
         sampler = self.bound.sampler
         comparable = sampler.temperature > 0 and sampler.samples_posterior and agreeing(sampler)
         if self.warmup is None or self.count < self.draws or not comparable:
             return
         assert self.average is not None
         needs, traffic = sampler.needs(self.post.dim), self._traffic()
-        count = looks(
+        count = num_evaluated(
             self.post, self.chains, self.rounds * float(np.max(needs.gradients)), float(np.max(traffic.bytes_sent))
         )
         if count:
@@ -153,7 +153,7 @@ class Recorder:
         )
 
     def summarised(self) -> dict[str, np.ndarray]:
-        """The statistics of the run so far, (chain, draw), as its method reports them."""
+        """The statistics of the run so far, (chain, draw), as the method reports them."""
         sampler, monitored = self.bound.sampler, self._monitored()
         rounds = self.burn_in + (np.arange(self.count) + 1) * self.thin
         return sampler.summarise(monitored, rounds) if isinstance(sampler, Monitored) else monitored

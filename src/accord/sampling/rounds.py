@@ -1,4 +1,4 @@
-"""`Rounds`: runs of a method that walks, with burn-in, thinning and coordinates that whiten the posterior."""
+"""`Rounds`: run a round-based method, with burn-in, thinning, starts and whitened coordinates."""
 
 from __future__ import annotations
 
@@ -38,45 +38,40 @@ from .checkpointing import Checkpointer
 from .chunks import drive
 from .recorder import Recorder
 
-# Burn-in where there is no forecast.
+# Rounds of burn-in without a forecast.
 _BURN_IN = 500
-# Draws recorded per effective draw that the Gaussian forecast predicts, where thinning is left out: skewed posteriors
-# mix about three times slower.
+# Draws per predicted effective draw, if `thin` is None: skewed posteriors mix about three times slower than forecast.
 _DRAWS_PER_EFFECTIVE = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """A method that walks from round to round, and what its run needs; `accord.sample` makes it of a bare method.
+    """A round-based method with the options of its run. `accord.sample` wraps a bare method in it.
 
     Parameters
     ----------
     method
-        The method with its numbers, from `accord.samplers`. Numbers that it leaves out are those of a plan
-        (`accord.plan`) whose draws cost the fewest exchanges while every agent's means and standard deviations are
-        within 0.05 posterior standard deviations. None: the plan chooses the method too. `run.settings["chosen"]` says
-        why.
+        The method, from `accord.samplers`. Numbers that are None are chosen by a plan (`accord.plan`): the fewest
+        exchanges per draw with every agent's means and standard deviations within 0.05 posterior standard deviations.
+        None: the plan also chooses the method. `run.settings["chosen"]` has the reason.
     burn_in, thin
-        Draw t is the state after `burn_in + (t + 1) * thin` rounds, t = 0, ..., draws - 1. None takes 500 rounds of
-        burn-in and every round after, or, with a plan, the rounds in which it expects the start to be forgotten thrice
-        and at most three draws to be worth one.
+        Draw t is the state after `burn_in + (t + 1) * thin` rounds, t = 0, ..., draws - 1. None: 500 and 1. With a
+        plan: three times the forecast mixing time as burn-in, and at most three draws per effective draw.
     init
-        Where agents start: None (the posterior's init, or with `whiten` one draw from the posterior's Gaussian
-        approximation for all agents of a chain), an array of shape (dim,), (agent, dim) or
-        (chain, agent, dim), an `accord.Gaussian` that every agent and chain draws from on its own, or one an agent.
+        Start of the agents: an array of shape (dim,), (agent, dim) or (chain, agent, dim), an `accord.Gaussian` from
+        which every agent and chain draws independently, or one Gaussian per agent. None: the posterior's init, or with
+        `whiten` one draw per chain from the posterior's Gaussian approximation, the same for all agents.
     whiten
-        Let the method move in coordinates in which the posterior is about standard normal, which the agents find
-        first, over the same network (`accord.tuning.warm_up`); its steps are then in posterior standard deviations.
-        Draws are in the user's coordinates all the same. What it took is part of the run's traffic. None does so where
-        numbers were left out, which are chosen there.
+        Run in coordinates in which the posterior is about standard normal, found by a warm-up over the network
+        (`accord.tuning.warm_up`). Step sizes are then in posterior standard deviations. Draws are in the user's
+        coordinates, and the run's traffic includes the warm-up. None: True if accord chooses numbers of the method.
     checkpoint_every
-        Rounds between two checkpoints, at least 1; what a crash can cost. None makes one about every ten seconds, or in
-        twenty times what writing one takes.
+        Rounds between two checkpoints, >= 1. None: at least ten seconds and twenty times the writing time apart.
 
     Raises
     ------
     ValueError
-        A number out of its range.
+        A number is out of its range.
 
     Examples
     --------
@@ -97,8 +92,8 @@ class Rounds:
     def __post_init__(self) -> None:
         if isinstance(self.method, BySums):
             raise ValueError(
-                f"Rounds is for methods that walk from round to round, and {type(self.method).__name__} has no rounds; "
-                "leave Rounds out"
+                f"Rounds is for round-based methods, and {type(self.method).__name__} has no rounds: pass the method "
+                "without Rounds"
             )
         if not isinstance(self.method, Sampler | None):
             raise TypeError(f"method must be one from accord.samplers, such as DESGLD(0.01), found {self.method!r}")
@@ -111,7 +106,7 @@ class Rounds:
         return usual_methods(post, network) if self.method is None else [self.method]
 
     def title(self, job: Job) -> str:
-        """What progress is shown of, before the method is chosen."""
+        """Title of the progress line before the method is chosen."""
         return " or ".join(type(method).__name__ for method in self._methods(job.post, job.network))
 
     @property
@@ -121,18 +116,18 @@ class Rounds:
         return self.method is None or not is_complete(self.method)
 
     def check(self, job: Job, engine: Builder) -> None:
-        """Raise `ValueError` or `TypeError` where a run cannot be; no data is read."""
+        """Raise `ValueError` or `TypeError` if the run is impossible, without reading data."""
         post, network = job.post, job.network
         method = self._methods(post, network)[0]
         check_compatible(post, network, method)
         engine.check(post, method)
         links, states = network.unreliable, engine.states_here(network.num_agents)
-        # what is owed to each neighbour, and what it has not got yet
+        # per neighbour: the running sum, and the messages in transit
         slots = 0 if links is None else network.max_degree * (1 + links.delay[1])
         words = random_words(method.needs(post.dim), post.dim, states) if method.temperature > 0 else 0
         sizes = {"draws": job.draws, "chains": job.chains, "positions": 1 + job.keep.size, "dim": post.dim}
         require_memory(**sizes, states=states, slots=slots, words=words)
-        # whether it fits is known before anything long starts
+        # raises for a wrong init
         _start_positions(self.init, post, job.chains, job.seed)
 
     def run(self, session: Session) -> Run:
@@ -150,7 +145,7 @@ class Rounds:
         warmup = warm_up(post, network, builder=engine) if self._whitens else None
         if warmup is not None:
             post = post.transformed(warmup.coordinates)
-        session.stage("choosing numbers")
+        session.stage("choosing the method's numbers")
         chosen, forecast, why = _chosen(methods, post, network, warmup)
         start = _start_positions(self.init, post, job.chains, job.seed)
         bound = bind(post, network, chosen, engine)
@@ -181,13 +176,13 @@ class Rounds:
             checkpointer = Checkpointer(running, recorder, session.checkpoint, self.checkpoint_every, common)
         with closing(running):
             _run(running, start, recorder, checkpointer, line)
-        session.stage("looking at the draws")
+        session.stage("checking the draws")
         recorder.measure()
         recorder.keep_latents()
         return recorder.run()
 
     def _fingerprint(self, job: Job, engine: Builder, first: Sampler) -> dict[str, str]:
-        """What all processes of the run have in common, and what a resumed run must share with the run before it."""
+        """Fingerprint that all processes of a run share, and that a resumed run must match."""
         return fingerprint(
             job.post,
             job.network,
@@ -209,12 +204,12 @@ class Rounds:
 def _chosen(
     methods: list[Sampler], placed: Posterior, network: Network, warmup: Warmup | None
 ) -> tuple[Sampler, Forecast | None, str]:
-    """The method to run, what is expected of it where that was asked, and why it is chosen."""
+    """The method to run, its forecast, and the reason for the choice. No forecast if the user gave all numbers."""
     if warmup is None or is_complete(methods[0]):
         return methods[0], None, ""
     first = methods[0]
     if isinstance(first, Tunable):
-        # numbers that were given and fit no setting are an error of the caller's, and not of the search
+        # raises for numbers of the user that fit no setting
         validation.bind(placed, network, next(first.candidates(network, warmup.stiffness)))
     trial, why = choose(methods, placed, network, warmup)
     assert isinstance(trial.forecast, Forecast) and isinstance(trial.sampler, Sampler)
@@ -224,13 +219,13 @@ def _chosen(
 
 
 def _lengths(burn_in: int | None, thin: int | None, forecast: Forecast | None, bound: Bound) -> tuple[int, int]:
-    """Rounds of burn-in and from draw to draw, by the forecast where they are left out."""
+    """Burn-in and thinning, by the forecast if they are None."""
     if burn_in is None:
         burn_in = max(bound.adapting, _BURN_IN if forecast is None else BURN_INS * forecast.burn_in)
     if burn_in < bound.adapting:
         raise ValueError(
-            f"burn_in must be at least {bound.adapting}, the rounds in which {type(bound.sampler).__name__} "
-            f"adapts and whose states are not draws; found {burn_in}"
+            f"burn_in must be at least {bound.adapting}, the rounds in which {type(bound.sampler).__name__} adapts, "
+            f"found {burn_in}"
         )
     if thin is None:
         thin = 1 if forecast is None else ceil(forecast.rounds / _DRAWS_PER_EFFECTIVE)
@@ -244,9 +239,9 @@ def _run(
     checkpointer: Checkpointer | None,
     line: Progress,
 ) -> None:
-    """Run to the end, or to Ctrl-C once there is a draw; what went wrong is said."""
+    """Run to the end, or until Ctrl-C after the first draw. Warns of an interruption and of the method's warning."""
     sampler = recorder.bound.sampler
-    with interruptions() as stopped, _told_before(recorder):
+    with interruptions() as stopped, _draws_kept(recorder):
         engine.listen(line.news)
         try:
             drive(engine, engine.start(*start), recorder, checkpointer, line, stopped)
@@ -256,7 +251,7 @@ def _run(
             recorder.is_interrupted = True
             drawn = f"the {recorder.count} of {recorder.draws} draws made so far"
             warnings.warn(f"interrupted: the run keeps {drawn}", stacklevel=3)
-        # of what was drawn nothing is lost any more
+        # from here on interruptions wait for the end of the run, so that no draws are lost
         hold()
     if isinstance(sampler, Monitored):
         warning = sampler.warning(recorder.summarised())
@@ -265,8 +260,8 @@ def _run(
 
 
 @contextmanager
-def _told_before(recorder: Recorder) -> Iterator[None]:
-    """Where an agent is lost, keep what was drawn before."""
+def _draws_kept(recorder: Recorder) -> Iterator[None]:
+    """Attach the draws so far to an `AgentLostError`."""
     try:
         yield
     except AgentLostError as lost:
@@ -277,7 +272,7 @@ def _told_before(recorder: Recorder) -> Iterator[None]:
 def _start_positions(init: Any, post: Posterior, chains: int, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
     place = post.coordinates
     if init is None and place is not None:
-        # the same for all agents of a chain: the average of different draws would start too close to the mode
+        # one draw for all agents of a chain: the average of independent draws would start too close to the mode
         z = np.random.default_rng(seed).standard_normal((post.dim, chains))
         return np.broadcast_to(z, (post.num_agents, *z.shape)), None
     if init is not None and np.ndim(init) == 3:

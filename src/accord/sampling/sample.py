@@ -1,4 +1,4 @@
-"""`accord.sample`: checks what is given, opens a session, and returns the run of the method in it."""
+"""`accord.sample`: check the arguments, open a session and run the method in it."""
 
 from __future__ import annotations
 
@@ -57,52 +57,49 @@ def sample(
     Parameters
     ----------
     post
-        The posterior, one shard an agent.
+        The posterior, one shard per agent.
     network
-        Who talks to whom; as many agents as shards.
+        The agents and the edges between them, one agent per shard.
     method
-        The method, from `accord.samplers`. None takes `Auto()`: `Importance()`, and where that is not certified
-        `ChEES()`. A method that walks from round to round stands for `accord.Rounds(method)`, which has options for
-        burn-in, thinning, starts and coordinates; `accord.Rounds()` chooses such a method. On links that are not
-        reliable None takes that.
+        A method from `accord.samplers`. None: `Auto()`, which runs `Importance()` and falls back to `ChEES()` if the
+        certificate fails, or `accord.Rounds()` on unreliable links. A round-based method such as `DESGLD(0.1)` stands
+        for `accord.Rounds(DESGLD(0.1))`, which has options for burn-in, thinning, starts and coordinates.
+        `accord.Rounds()` chooses such a method.
     draws
-        Draws of each chain.
+        Draws per chain.
     chains
         Independent chains.
     seed
-        From 0 to 2**64 - 1. Draws depend on it and on nothing else: not on the engine or `keep`.
+        From 0 to 2**64 - 1. The draws depend on the seed, not on the engine or `keep`.
     engine
-        "local": all agents on one device; "mesh": spread over all devices that JAX sees; "silo": a process an agent;
-        or one of `accord.engines.Local`, `Mesh` and `Silo` with options, such as `Local(masks=True)`.
+        "local": all agents on one device. "mesh": agents spread over all devices that JAX sees. "silo": one process per
+        agent. Or an engine with options, such as `accord.engines.Local(masks=True)`.
     keep
-        "agents": the draws of every agent; "average": none, only the average; or a sequence of agent numbers. Memory
-        depends on what is kept only. The average is always kept.
+        "agents": the draws of every agent. "average": only the average. Or a sequence of agent numbers. The average is
+        always kept. Memory grows with the number of agents kept.
     checkpoint
-        A folder that the run is kept in while it runs. The same call takes a run up where it was lost, and ends with
-        the draws that it would have had undisturbed, bit by bit; of a finished run it returns the draws, and with more
-        `draws` it goes on from there (methods by sums do not). The folder belongs to one run, which it recognises by
-        everything given here and by values of the posterior's functions, not by their code. One run at a time uses a
-        folder; several processes may each have their own disk.
+        Folder for checkpoints. The same call resumes an interrupted run, and its draws are bit for bit the draws of an
+        uninterrupted one. For a finished run the call returns the draws. With more `draws` a round-based run continues.
+        The folder belongs to one run, identified by these arguments and by values of the posterior's functions, not by
+        their code. One run at a time can use it. Each of several processes may use its own disk.
     progress
-        Show what is being done, on standard error: a line that moves on a terminal or changes in a notebook, and a line
-        every ten seconds elsewhere. False shows nothing; nor does None where the environment has ACCORD_PROGRESS=off.
+        Show progress on standard error: a live line in a terminal or notebook, a line every ten seconds elsewhere.
+        None: unless the environment has ACCORD_PROGRESS=off.
 
     Returns
     -------
     Run
-        Interrupted by Ctrl-C or SIGTERM, it holds what was drawn until then, and says so in
-        `run.settings["interrupted"]`.
+        After Ctrl-C or SIGTERM, the draws so far, with `run.settings["interrupted"]` set.
 
     Raises
     ------
     ValueError
-        Something does not fit: numbers out of range, a disconnected network, a step above the stability bound of a
-        Gaussian posterior (the bound is printed), draws that this machine's memory cannot hold, a checkpoint folder
-        that belongs to another run or is in use, ...
+        A number is out of range, the network is disconnected, the step exceeds the stability bound for a Gaussian
+        posterior, the draws do not fit in memory, or the checkpoint folder is in use or belongs to another run.
     ArithmeticError
-        The posterior has no mode to begin at.
+        The posterior has no mode to start from.
     DivergenceError
-        A chain became non-finite; its `run` holds what was drawn before.
+        A chain became non-finite. The error's `run` has the draws before that.
     RuntimeError
         This process was forked from one that had used JAX.
     """
@@ -114,10 +111,9 @@ def sample(
     job = Job(post, network, draws, chains, seed, kept, builder.masks)
     folder = None if checkpoint is None else Path(checkpoint)
     chosen.check(job, builder)
-    # the checkpoint folder of this process is for this run alone
-    alone = nullcontext() if folder is None else held(process_folder(folder))
+    lock = nullcontext() if folder is None else held(process_folder(folder))
     try:
-        with terminations(), alone, Progress(chosen.title(job), progress):
+        with terminations(), lock, Progress(chosen.title(job), progress):
             stage("reading the data")
             with opened(job, chosen, builder, folder) as session:
                 return chosen.run(session)
@@ -127,7 +123,7 @@ def sample(
 
 
 def _method(method: Sampler | BySums | Rounds | None, network: Network) -> BySums | Rounds:
-    """The method with all that its run needs."""
+    """The method, with the default filled in and a bare round-based method wrapped in `Rounds`."""
     if method is None:
         return Auto() if network.unreliable is None else Rounds()
     if isinstance(method, BySums | Rounds):
@@ -136,7 +132,7 @@ def _method(method: Sampler | BySums | Rounds | None, network: Network) -> BySum
 
 
 def engine_of(engine: str | Builder) -> Builder:
-    """The builder of an engine that is given by name, or as it is."""
+    """The builder of an engine given by name, or the engine itself."""
     if not isinstance(engine, str):
         if isinstance(engine, type) and engine in ENGINES.values():
             raise TypeError(f"engine must be an object: write {engine.__name__}(), found the class")
@@ -164,7 +160,7 @@ def _kept_agents(keep: str | Sequence[int], num_agents: int) -> np.ndarray:
 
 @contextmanager
 def opened(job: Job, method: BySums | Rounds, engine: Builder, checkpoint: Path | None = None) -> Iterator[Session]:
-    """The session of a run: methods by sums have theirs in double precision, with sums that are kept in the folder."""
+    """The session of a run. Sum-based methods run in double precision and record their sums in `checkpoint`."""
     in_double = jax.enable_x64(True) if isinstance(method, BySums) else nullcontext()
     with in_double, engine.placed(job.post) as placed:
         prepare_latents(placed, job.keep)
@@ -186,11 +182,11 @@ def opened(job: Job, method: BySums | Rounds, engine: Builder, checkpoint: Path 
 
 
 def _recorded(totals: Totals, job: Job, method: BySums, engine: Builder, checkpoint: Path) -> RecordedTotals:
-    """The same totals, kept in a folder that is this run's alone."""
+    """Totals that are also recorded in the run's checkpoint folder."""
     settings = {"engine": engine_name(engine), "seed": job.seed, "chains": job.chains, "masks": job.masks}
     if engine.consensus is not None:
         settings["consensus"] = engine.consensus
-    # points are as many as the draws, so that another number of draws is another run
+    # the number of points depends on the number of draws
     parts = fingerprint(job.post, job.network, None, method=repr(method), **{"number of draws": job.draws}, **settings)
     folder = process_folder(checkpoint)
     claim(folder, parts)

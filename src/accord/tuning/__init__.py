@@ -1,4 +1,4 @@
-"""Before a run: exact laws of methods, warm-up, forecasts, plans. After it: what the method's law says of its draws."""
+"""Warm-up, exact laws of methods, forecasts of bias and cost, and plans."""
 
 from .impulse_response import Response, respond
 from .law import Law, Moments, law

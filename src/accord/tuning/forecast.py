@@ -1,4 +1,4 @@
-"""Forecasts: a method's bias and cost on a posterior, from its exact law on the nearest Gaussian."""
+"""Forecasts of a method's bias and cost on a posterior, from its exact law on a Gaussian approximation."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from ..samplers.protocol import Bound, Expanding, HasLaw, Sampler
 from .impulse_response import respond_bound, stationary_bound
 from .warmup import Warmup
 
-# Draws that an agent's Hessian is averaged over.
+# Draws over which an agent's Hessian is averaged.
 _LOOKS = 16
-# Of the tolerance, what the Gaussian approximation may take up: the rest is left to what the posterior is beyond it.
+# Share of the tolerance allowed on the Gaussian approximation. The rest is a margin for the non-Gaussian part.
 SHARE = 0.1
-# What errors at one of the stiffest draws count as, beside errors on the Gaussian approximation, where a method has
-# none of these: with half the tolerance there, draws were within it on four regressions of scikit-learn's data sets.
+# Weight of errors at a stiff draw relative to errors on the Gaussian approximation. With it, draws met the tolerance on
+# four regressions with scikit-learn's data sets.
 _STIFF_SHARE = 0.2
-# Rounds after which a method counts as too slow to be followed.
+# Rounds after which a method counts as mixing too slowly.
 _MOST_ROUNDS = 500_000
-# Times the burn-in that a forecast has is what a run takes.
+# Burn-in of a run in multiples of the forecast burn-in.
 BURN_INS = 3
 
 
 class Model(NamedTuple):
-    """The Gaussian posterior that stands for another one.
+    """The Gaussian approximation of a posterior.
 
     Parameters
     ----------
     whitened
-        As methods in whitened coordinates see it.
+        The approximation in whitened coordinates.
     plain
-        As the others do; None where only the largest curvatures are modelled.
+        The approximation in the user's coordinates. None if only the largest curvatures are modelled.
     stiff
-        The same with the agents' Hessians at one of the stiffest draws; None where only the largest are modelled.
+        A second model with the agents' Hessians at a stiff draw. None if only the largest curvatures are modelled.
     """
 
     whitened: Posterior
@@ -51,28 +51,28 @@ class Model(NamedTuple):
     stiff: Model | None
 
     def of(self, whitened: bool) -> Posterior | None:
-        """As a method sees it that moves in whitened coordinates, or does not."""
+        """The approximation in whitened or in the user's coordinates."""
         return self.whitened if whitened else self.plain
 
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """The bias and cost of a method with given hyper-parameters, without the noise of minibatches.
+    """The bias and cost of a method with given hyper-parameters, without minibatch noise.
 
     Parameters
     ----------
     sampler
         The method.
     mean, sd
-        The stationary means' errors in posterior standard deviations, and the standard deviations over the
+        Errors of the stationary means in posterior standard deviations, and ratios of the standard deviations to the
         posterior's, shape (agent, dim).
     average_mean, average_sd
-        The same of the agents' average, shape (dim,).
+        The same for the agents' average, shape (dim,).
     burn_in
-        Rounds until a start is forgotten.
+        Rounds until the effect of the start has decayed to a hundredth.
     rounds, exchanges, bytes_sent, gradient_rows, sums
-        Of the busiest agent per effective draw of the mean, the least over agents and parameters. A proximal step and
-        a Metropolis or rejection step count as one gradient.
+        Cost of the busiest agent per effective draw of the mean of the slowest parameter. A proximal, Metropolis or
+        rejection step counts as one gradient.
     """
 
     sampler: Sampler
@@ -88,14 +88,14 @@ class Forecast:
     sums: float = 0.0
 
     def cost(self, draws: int, chains: int, before: Traffic) -> Cost:
-        """The cost of `chains` chains of so many effective draws, in all, after what came before them.
+        """The total cost of a run, warm-up and burn-in included.
 
         Parameters
         ----------
         draws, chains
-            Chains that run side by side, and the effective draws of each.
+            Effective draws per chain, and chains that run in parallel.
         before
-            What finding coordinates and numbers took.
+            The traffic of warm-up.
         """
         first = Cost.of(before)
         rounds = BURN_INS * self.burn_in + draws * self.rounds
@@ -116,26 +116,22 @@ class Forecast:
 
     @property
     def average_bias(self) -> float:
-        """The same of the agents' average."""
+        """The largest error of the agents' average, in posterior standard deviations."""
         return _worst(self.average_mean, self.average_sd)
 
     def meets(self, tolerance: float) -> bool:
-        """Whether every agent's draws stay within a tolerance.
-
-        A tenth of it is allowed on the Gaussian approximation; the rest is left to what the posterior is beyond that.
-        """
+        """Whether the bias is at most a tenth of the tolerance, which leaves a margin for the non-Gaussian part."""
         return self.bias <= SHARE * tolerance
 
 
 def left_out(sampler: Sampler | BySums) -> str:
-    """A sentence on noise that a forecast leaves out, and its remedy; empty if there is none."""
+    """A sentence about noise that the forecast leaves out, with the remedy. Empty if it leaves out nothing."""
     rows = None if isinstance(sampler, BySums) else sampler.needs(1).batch_size
     if rows is None:
         return ""
     return (
-        f"This leaves out the noise of minibatches (batch_size={rows}), which makes draws wider than forecast: look at "
-        "the temperature that run.summary() measures, and where it is above 1 take a larger batch_size, smaller steps "
-        "or all rows"
+        f"This leaves out the noise of minibatches (batch_size={rows}), which makes draws wider than forecast. If "
+        "run.summary() measures a temperature above 1, use a larger batch_size, smaller steps or all rows"
     )
 
 
@@ -144,18 +140,18 @@ def _worst(mean: np.ndarray, sd: np.ndarray) -> float:
 
 
 def gaussian_model(post: Posterior, warmup: Warmup) -> Model:
-    """The Gaussian posterior that stands for another one, from what warm-up found.
+    """The Gaussian approximation of a posterior after warm-up.
 
-    Its local potentials are quadratic, with each agent's mean Hessian over draws of the Gaussian that warm-up's
-    coordinates stand for, and its gradient at the mean. Where warm-up sent no Hessians, above 200 parameters, the model
-    has one parameter only, in which every agent has the largest curvature of its own in whitened coordinates.
+    Its local potentials are quadratic, with each agent's mean Hessian over standard normal draws in warm-up's
+    coordinates and each agent's gradient at the mean. If warm-up sent no Hessians (above 200 parameters), the model has
+    a single parameter, in which every agent has its largest curvature in whitened coordinates.
 
     Parameters
     ----------
     post
-        The posterior in the coordinates that warm-up found.
+        The posterior in warm-up's coordinates.
     warmup
-        What it found.
+        The result of warm-up.
     """
     if warmup.coordinates.factor.ndim == 1:
         largest = warmup.curvature[:, 1]
@@ -163,7 +159,7 @@ def gaussian_model(post: Posterior, warmup: Warmup) -> Model:
     half = np.random.default_rng(2).standard_normal((_LOOKS // 2, post.dim))
     looks = np.concatenate([half, -half])
     hessians, gradients, stiff = (np.asarray(x, np.float64) for x in post.each(_hessians, looks, warmup.stiff_draw))
-    # the sums vanish up to the error of warm-up, which is none of the method's
+    # the gradients sum to zero at the exact mean: warm-up's error is no bias of the method
     linear = gradients.mean(axis=0) - gradients
     place = warmup.coordinates
     back = np.linalg.inv(place.factor)
@@ -179,7 +175,7 @@ def gaussian_model(post: Posterior, warmup: Warmup) -> Model:
 def _hessians(
     potential: Potential, shard: Shard, z: Float[Array, "look dim"], stiff_draw: Float[Array, " dim"]
 ) -> tuple[Float[Array, "dim dim"], Float[Array, " dim"], Float[Array, "dim dim"]]:
-    """The mean Hessian at some draws, the gradient at their mean, and the Hessian at a stiff draw."""
+    """The mean Hessian over draws, the gradient at zero, and the Hessian at a stiff draw."""
     zero = jnp.zeros_like(z[0])
     if shard.quadratic is not None:
         hessian = potential.hessian(shard, zero)
@@ -196,34 +192,34 @@ def forecast(model: Posterior, sizes: np.ndarray, network: Network, sampler: Sam
     Parameters
     ----------
     model
-        The posterior, one of the two of `gaussian_model`.
+        A Gaussian posterior, `Model.whitened` or `Model.plain`.
     sizes
         Rows of each agent, shape (agent,).
     network, sampler
-        As in `accord.sample`; the method with all its numbers.
+        As in `accord.sample`. The method must have all its numbers.
 
     Raises
     ------
     TypeError
-        The method draws more than normal numbers, so that its law is unknown.
+        The method uses randomness beyond normal noise, so that its law is unknown.
     ValueError
-        A step follows a schedule, or something does not fit.
+        The method has a step schedule, or posterior, network and method do not fit.
     ArithmeticError
-        The method is unstable, or forgets too slowly to be followed.
+        The method is unstable or mixes too slowly.
     """
     linear = sampler.linear() if isinstance(sampler, HasLaw) else sampler
     return forecast_bound(model, sizes, network, sampler, stationary_bound(model, network, linear))
 
 
 def forecast_bound(model: Posterior, sizes: np.ndarray, network: Network, sampler: Sampler, law: Bound) -> Forecast:
-    """The same of a method whose linear form, as `stationary_bound` gives it, is known already."""
+    """`forecast` for a method already bound by `stationary_bound`."""
     found = respond_bound(model, network, law, most_rounds=_MOST_ROUNDS)
-    # the law reads all rows, the method its minibatches
+    # the law uses all rows, the method's cost is that of minibatches
     needs = law.sampler.needs(model.dim)._replace(batch_size=sampler.needs(model.dim).batch_size)
     exact = found.exact
     mean, sd = (found.mean - exact.mean) / exact.sd, found.sd / exact.sd
     average_mean, average_sd = (found.average_mean - exact.mean) / exact.sd, found.average_sd / exact.sd
-    # draws that alternate make means precise and nothing else
+    # antithetic draws (memory below 1) sharpen only means, so that a draw costs at least one round
     rounds = max(1.0, float(found.memory.max()))
     exchanges, messages = messages_per_round(needs, network)
     gradients = rounds * np.max(rows_per_gradient(needs, sizes) * needs.gradients)
@@ -244,12 +240,11 @@ def forecast_bound(model: Posterior, sizes: np.ndarray, network: Network, sample
 
 
 def forecast_beyond(found: Forecast, model: Model, whitened: bool, network: Network) -> Forecast:
-    """A forecast of a method that knows the Gaussian part itself, with what it errs where only the rest decides.
+    """The forecast of a method with local expansions, with errors from the model at a stiff draw.
 
-    Its errors on the Gaussian say nothing. They are taken from the model of the stiffest draws, where the agents'
-    curvatures are furthest from what the method knows; a draw in fifty is as stiff, and a share of these errors counts
-    as the Gaussian part's do. They are infinite where the method is unstable there, or the posterior is no Gaussian's
-    because -F bends upwards, as in a funnel's neck.
+    Such a method is exact on the Gaussian approximation. Its errors are therefore computed with the agents' Hessians at
+    a draw among the stiffest fiftieth and enter with weight `_STIFF_SHARE`. The errors are infinite if the method is
+    unstable there or if F's Hessian has a negative eigenvalue there, as in a funnel.
     """
     assert model.stiff is not None
     typical, stiff = model.of(whitened), model.stiff.of(whitened)

@@ -1,9 +1,9 @@
-"""Stationary mean, covariance and memory of a method on a Gaussian posterior, from the impulse response of a round.
+"""Stationary mean, covariance and autocorrelation time of a method on a Gaussian posterior, from impulse responses.
 
-On a Gaussian posterior the stationary state is a sum of answers to the noise of all rounds before, so that the answers
-r_k to a unit of noise k rounds ago tell all: the covariance is sum_k r_k r_k', and the variance of a long mean is that
-of one draw times (sum_k r_k)^2 / sum_k r_k^2. They are found by running the method's own rounds, one chain a unit of
-noise: no matrix over all agents' states is built, as `accord.law` does.
+On a Gaussian posterior the state is linear in the noise of all earlier rounds. Let r_k be the response to a unit of
+noise k rounds ago. The stationary covariance is sum_k r_k r_k', and the variance of a long mean is the variance of one
+draw times (sum_k r_k)^2 / sum_k r_k^2. The responses come from the method's own rounds, with one chain per unit of
+noise. Unlike `accord.law`, this builds no matrix over all agents' states.
 """
 
 from __future__ import annotations
@@ -32,37 +32,41 @@ from ..samplers.mixing import Gossip
 from ..samplers.protocol import Bound, HasLaw, Sampler
 from .law import affine_bound, flat, unflat
 
-# Rounds between two looks at whether the answers have died away.
+# Rounds between two convergence checks.
 _BLOCK = 64
-# What is left of an answer, of its largest value, when it counts as nothing; what it has grown to when it will not.
-_NOTHING, _TOO_MUCH = 1e-7, 1e8
-# Rounds that are run before matrices are taken instead, and numbers in all agents' states up to which they are.
-_FEW_ROUNDS, _MOST_STATES = 1024, 1300
-# Rounds after which shocks come, where links are unreliable and every round has losses of its own.
+# Share of its peak at which a response counts as decayed.
+_NOTHING = 1e-7
+# Size of a response that counts as unstable.
+_TOO_MUCH = 1e8
+# Rounds simulated before switching to matrix doubling.
+_FEW_ROUNDS = 1024
+# Largest number of states for matrix doubling.
+_MOST_STATES = 1300
+# Rounds before the shocks on unreliable links, whose losses differ from round to round.
 _TIMES = (0, 10_007)
-# Products of numbers that are spent on following shocks, some seconds on two cores.
+# Budget of multiplications for a simulation: some seconds on two cores.
 _MOST_WORK = 1e10
 
 
 class SlowError(ArithmeticError):
-    """A method forgets too slowly to be followed."""
+    """Raised if a method's responses do not decay within the allowed rounds."""
 
 
 class Response(NamedTuple):
-    """The stationary law of the agents and of their average, and how long draws remember.
+    """The stationary law of the agents and of their average, and the autocorrelation of draws.
 
     Parameters
     ----------
     mean, sd
-        Of each agent's draws, shape (agent, dim).
+        Mean and standard deviation of each agent's draws, shape (agent, dim).
     memory
-        Rounds per effective draw of each agent's mean, shape (agent, dim); below 1 where draws alternate.
+        Rounds per effective draw of each agent's mean, shape (agent, dim). Below 1 for antithetic draws.
     average_mean, average_sd
-        The same of the plain average of the agents, shape (dim,).
+        Mean and standard deviation of the agents' average, shape (dim,).
     decay
-        Rounds until a shock has fallen to a hundredth of its largest effect: what a start takes to be forgotten.
+        Rounds until a shock has fallen to a hundredth of its largest effect: the burn-in from a start.
     exact
-        The posterior, in the coordinates that draws are reported in.
+        The posterior, in the coordinates of the draws.
     message_size
         Numbers in one message.
     """
@@ -78,19 +82,18 @@ class Response(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """What is summed over the rounds, for the agents and, as one more of them, for their average."""
+    """Sums of responses over the rounds. The agents' average is one more agent."""
 
     state: Any
-    # the largest answer so far, the one of the last round, and the last round in which it was above a hundredth
-    peak: Any
-    last: Any
-    decay: Any
-    answers: Any  # (one_more, dim, unit)
-    squares: Any  # (one_more, dim)
+    peak: Any  # largest response so far
+    last: Any  # largest response of the last round
+    decay: Any  # last round with a response above a hundredth of the peak
+    responses: Any  # sum of r_k, (one_more, dim, unit)
+    squares: Any  # sum of r_k^2, (one_more, dim)
 
 
 def respond(post: Posterior, network: Network, sampler: Sampler, *, most_rounds: int = 20_000) -> Response:
-    """The stationary law of a method with constant steps whose noise is normal, and the memory of its draws.
+    """The stationary law and autocorrelation of a method with constant steps and normal noise.
 
     Parameters
     ----------
@@ -99,27 +102,26 @@ def respond(post: Posterior, network: Network, sampler: Sampler, *, most_rounds:
     network, sampler
         As in `accord.sample`.
     most_rounds
-        Rounds after which a method that still remembers a shock is given up, >= 1; fewer where the agents and their
-        parameters are too many to follow for so long.
+        Largest number of rounds to simulate, >= 1. Large networks and posteriors get fewer.
 
     Raises
     ------
     TypeError, ValueError
-        As `accord.law` does; the method's step follows a schedule.
+        As `accord.law` does, or the method has a step schedule.
     ArithmeticError
-        The method is unstable on this posterior and network, (`SlowError`) remembers for longer than that, or has
-        states that memory does not hold.
+        The method is unstable on this posterior and network, its responses do not fit into memory, or (`SlowError`)
+        they have not decayed after `most_rounds`.
     """
     return respond_bound(post, network, stationary_bound(post, network, sampler), most_rounds=most_rounds)
 
 
 def respond_bound(post: Posterior, network: Network, bound: Bound, *, most_rounds: int = 20_000) -> Response:
-    """The same of a method that `stationary_bound` gives."""
+    """`respond` for the result of `stationary_bound`."""
     most_rounds = whole_number("most_rounds", most_rounds, 1)
     with jax.enable_x64(True):
         problem = _problem(post, network, bound)
         units = sum(leaf.size for leaf in jax.tree.leaves(zero_noise(problem, chains=1)))
-        _require_answers(problem, units)
+        _require_response_memory(problem, units)
         exact = _reported(post)
         scale = jnp.asarray(exact.sd)
         begun = _begin(problem, jnp.asarray(_center(post)), scale, units, np.int32(0))
@@ -141,7 +143,7 @@ def respond_bound(post: Posterior, network: Network, bound: Bound, *, most_round
 
 
 def _over_times(post: Posterior, problem: Problem, scale: Array, units: int, most_rounds: int) -> Response:
-    """The same where links are unreliable: what shocks at several times come to, each with losses of its own."""
+    """The response on unreliable links, averaged over shocks at several times with different losses."""
     center, exact = jnp.asarray(_center(post)), _reported(post)
     found = []
     for time in _TIMES:
@@ -149,7 +151,7 @@ def _over_times(post: Posterior, problem: Problem, scale: Array, units: int, mos
         try:
             sums = _follow(problem, begun, scale, units, min(_FEW_ROUNDS, most_rounds), time)
         except SlowError as error:
-            # with more exchanges it may forget sooner
+            # not a SlowError: a setting with more exchanges may still decay in time
             raise ArithmeticError(str(error)) from error
         found.append(_response(problem, sums, exact))
 
@@ -166,18 +168,17 @@ def _over_times(post: Posterior, problem: Problem, scale: Array, units: int, mos
 
 
 def _response(problem: Problem, sums: _Sums, exact: Gaussian) -> Response:
-    """The stationary law that the answers to shocks amount to."""
     with jax.enable_x64(True):
         settled, sent = np.asarray(positions(problem, sums.state)[..., 0]), _message_size(problem, sums)
     mean = np.concatenate([settled, settled.mean(axis=0, keepdims=True)])
-    variance, total = np.asarray(sums.squares), np.asarray(sums.answers)
+    variance, total = np.asarray(sums.squares), np.asarray(sums.responses)
     memory = np.square(total).sum(axis=2) / np.maximum(variance, np.finfo(float).tiny)
     sd, decay = np.sqrt(variance) * exact.sd, int(sums.decay)
     return Response(mean[:-1], sd[:-1], memory[:-1], mean[-1], sd[-1], decay, exact, sent)
 
 
 def stationary_bound(post: Posterior, network: Network, sampler: Sampler) -> Bound:
-    """The method as its stationary law knows it; raises `TypeError` or `ValueError` where there is none."""
+    """The method bound for its stationary law. `TypeError` or `ValueError` if there is none."""
     bound = affine_bound(post, network, sampler)
     if not (isinstance(bound.sampler, HasLaw) and bound.sampler.is_constant()):
         raise ValueError("a method with a step schedule has no stationary law")
@@ -185,21 +186,21 @@ def stationary_bound(post: Posterior, network: Network, sampler: Sampler) -> Bou
 
 
 def _follow(problem: Problem, sums: _Sums, scale: Array, units: int, most_rounds: int, time: int = 0) -> _Sums:
-    """Run on until the shocks have died away, which came in the round after a time."""
+    """Simulate until the shocks of round `time` + 1 have decayed."""
     for first in range(2, most_rounds + 2, _BLOCK):
         sums = _go_on(problem, sums, np.int32(first), scale, units, np.int32(time))
-        if _has_died(problem, float(sums.peak), float(sums.last)):
+        if _has_decayed(problem, float(sums.peak), float(sums.last)):
             return sums
     raise _slow(problem, most_rounds, float(sums.last / sums.peak))
 
 
 def _double(problem: Problem, begun: _Sums, scale: Array, size: int, most_rounds: int) -> _Sums:
-    """The same from the matrices of a round, which are squared until nothing is left: for methods that forget slowly.
+    """The sums of a slowly decaying method, by repeated squaring of a round's matrix.
 
-    With R = sum_{k<m} A^k B and P = sum_{k<m} A^k B B' A'^k, twice as many rounds add A^m R and A^m P A'^m.
+    With R = sum_{k<m} A^k B and P = sum_{k<m} A^k B B' A'^k, doubling m adds A^m R and A^m P A'^m.
     """
     power, drift, seen = (np.asarray(part) for part in _matrices(problem, begun.state, scale, size))
-    # arrays of JAX, which sums with those of NumPy stay
+    # JAX arrays: sums with NumPy arrays stay JAX arrays
     state: Any = flat(begun.state)
     shocks = state[:, 1:] - state[:, :1]
     settled, total, spread = state[:, :1], shocks, shocks @ shocks.T
@@ -214,20 +215,20 @@ def _double(problem: Problem, begun: _Sums, scale: Array, size: int, most_rounds
         if last > 0.01 * peak:
             decay = float(rounds)
         elif before > 0.01 * peak:
-            # the answers fall by the same factor in each of these rounds, about
+            # interpolates geometrically between the two rounds
             decay = rounds / 2.0 * (1.0 + np.log(before / (0.01 * peak)) / np.log(before / max(last, 1e-300)))
-        if _has_died(problem, peak, last):
+        if _has_decayed(problem, peak, last):
             break
         if rounds >= most_rounds:
             raise _slow(problem, rounds, last / peak)
         rounds, power = 2 * rounds, power @ power
-    answers = (seen @ total).reshape(*begun.answers.shape)
+    responses = (seen @ total).reshape(*begun.responses.shape)
     squares = np.einsum("is,st,it->i", seen, spread, seen, optimize=True).reshape(begun.squares.shape)
-    return _Sums(unflat(settled, begun.state), peak, last, round(decay), answers, squares)
+    return _Sums(unflat(settled, begun.state), peak, last, round(decay), responses, squares)
 
 
-def _has_died(problem: Problem, peak: float, last: float) -> bool:
-    """Whether shocks have; raises where they will not."""
+def _has_decayed(problem: Problem, peak: float, last: float) -> bool:
+    """Whether the responses have decayed. `ArithmeticError` if they grow."""
     if not last < _TOO_MUCH * max(peak, 1.0) or not np.isfinite(peak) or peak > _TOO_MUCH:
         raise ArithmeticError(f"{type(problem.sampler).__name__} is unstable on this posterior and network")
     return last <= _NOTHING * peak
@@ -235,24 +236,24 @@ def _has_died(problem: Problem, peak: float, last: float) -> bool:
 
 def _slow(problem: Problem, rounds: int, left: float) -> SlowError:
     return SlowError(
-        f"{type(problem.sampler).__name__} still remembers after {rounds} rounds: what is left of a shock is "
-        f"{left:.2g} of its largest effect"
+        f"{type(problem.sampler).__name__} mixes too slowly for a forecast: after {rounds} rounds {left:.2g} of a "
+        "shock's largest effect is left"
     )
 
 
 @partial(jax.jit, static_argnames="size")
 def _matrices(problem: Problem, like: Any, scale: Array, size: int) -> tuple[Array, Array, Array]:
-    """A round as z -> A z + c, and the matrix that reads all positions and their average off z, as answers are."""
+    """A and c of the round z -> A z + c, and the matrix from z to all positions and their average."""
     still = zero_noise(problem, size + 1)
     unit = jnp.concatenate([jnp.zeros((size, 1)), jnp.eye(size)], axis=1)
     states = unflat(unit, like)
     moved = flat(network_round(problem, states, still, 1))
-    seen = _answers(problem, states, scale)
+    seen = _responses(problem, states, scale)
     return moved[:, 1:] - moved[:, :1], moved[:, :1], seen.reshape(-1, size)
 
 
 def _reported(post: Posterior) -> Gaussian:
-    """The posterior in the coordinates that draws are reported in."""
+    """The posterior in the coordinates of the draws."""
     exact, place = post.exact(), post.coordinates
     if place is None:
         return exact
@@ -265,25 +266,25 @@ def _message_size(problem: Problem, sums: _Sums) -> int:
     return sum(math.prod(leaf.shape[1:-1]) for leaf in jax.tree.leaves(messages))
 
 
-def _require_answers(problem: Problem, units: int) -> None:
-    """Raise `ArithmeticError` unless memory holds the states after every unit of noise, before and after a round."""
+def _require_response_memory(problem: Problem, units: int) -> None:
+    """Raise `ArithmeticError` unless memory holds the states of all units of noise, before and after a round."""
     take = 2.0 * state_bytes(problem) * problem.index.size * (units + 1)
     name, agents = type(problem.sampler).__name__, problem.index.size
     try:
-        what = f"the answers of {name}'s states to {units:,} units of noise at {agents:,} agents"
-        require_room(what, take, "there is no forecast; give all numbers of the method, and sample")
+        what = f"the impulse responses of {name}'s states to {units:,} units of noise at {agents:,} agents"
+        require_room(what, take, "there is no forecast. Set all numbers of the method to sample without one")
     except ValueError as error:
-        # of several methods another may have a forecast
+        # a plan skips this method and goes on with the others
         raise ArithmeticError(str(error)) from error
 
 
 def _problem(post: Posterior, network: Network, bound: Bound) -> Problem:
-    """The method's problem; several exchanges are one by the matrix that they come to, so that all compile to one."""
+    """The method's problem, with `mix_rounds` exchanges merged into one matrix so that all settings share a program."""
     sampler = bound.sampler
     if not isinstance(sampler, Gossip) or sampler.relays:
         return build_problem(post, network, bound, 0)
     if network.unreliable is not None:
-        # no one matrix is all exchanges, but their number shapes nothing
+        # losses differ between exchanges, so that no single matrix replaces them
         return replace(build_problem(post, network, bound, 0), sampler=replace(sampler, mix_rounds=1))
     weights = jnp.asarray(sampler.effective_weights(network).toarray())
     problem = build_problem(post, network, bound._replace(sampler=replace(sampler, mix_rounds=1)), 0)
@@ -291,7 +292,7 @@ def _problem(post: Posterior, network: Network, bound: Bound) -> Problem:
 
 
 def _center(post: Posterior) -> np.ndarray:
-    """Where to start: the closer to the means, the fewer rounds until they are reached."""
+    """The start, shape (agent, dim, 1): the posterior mean, close to the stationary mean."""
     x = post.exact().mean
     return np.broadcast_to(x[:, None], (post.num_agents, post.dim, 1))
 
@@ -300,19 +301,16 @@ def _center(post: Posterior) -> np.ndarray:
 def _begin(
     problem: Problem, center: Float[Array, "agent dim 1"], scale: Float[Array, " dim"], units: int, time: Array
 ) -> _Sums:
-    """Chain 0 hears no noise; in round 1 every other chain hears one unit of it. Round 0 may be unlike the others.
-
-    Rounds from 1 on are numbered as if `time` others had come before them.
-    """
+    """The sums after round 0 and the shocks: in round 1 + `time` each chain except chain 0 gets one unit of noise."""
     chains = units + 1
     still = zero_noise(problem, chains)
     start = jnp.broadcast_to(center, (*center.shape[:2], chains))
     state = network_round(problem, initial_state(problem, start, still), still, 0)
     shocks = jnp.concatenate([jnp.zeros((units, 1)), jnp.eye(units)], axis=1)
     state = network_round(problem, state, unflat(shocks, still), time + 1)
-    answers = _answers(problem, state, scale)
-    largest = jnp.abs(answers).max()
-    return _Sums(state, largest, largest, jnp.zeros((), int), answers, jnp.square(answers).sum(axis=2))
+    responses = _responses(problem, state, scale)
+    largest = jnp.abs(responses).max()
+    return _Sums(state, largest, largest, jnp.zeros((), int), responses, jnp.square(responses).sum(axis=2))
 
 
 @partial(jax.jit, static_argnames="units")
@@ -321,17 +319,18 @@ def _go_on(problem: Problem, sums: _Sums, first: Array, scale: Float[Array, " di
 
     def one(k: Array, sums: _Sums) -> _Sums:
         state = network_round(problem, sums.state, still, time + first + k)
-        answers = _answers(problem, state, scale)
-        last = jnp.abs(answers).max()
+        responses = _responses(problem, state, scale)
+        last = jnp.abs(responses).max()
         peak = jnp.maximum(sums.peak, last)
         decay = jnp.where(last > 0.01 * peak, first + k - 1, sums.decay)
-        return _Sums(state, peak, last, decay, sums.answers + answers, sums.squares + jnp.square(answers).sum(axis=2))
+        squares = sums.squares + jnp.square(responses).sum(axis=2)
+        return _Sums(state, peak, last, decay, sums.responses + responses, squares)
 
     return jax.lax.fori_loop(0, _BLOCK, one, sums)
 
 
-def _answers(problem: Problem, state: Any, scale: Float[Array, " dim"]) -> Float[Array, "one_more dim unit"]:
-    """How far each unit of noise has moved the agents' positions, and their average, in posterior deviations."""
+def _responses(problem: Problem, state: Any, scale: Float[Array, " dim"]) -> Float[Array, "one_more dim unit"]:
+    """The shift of all positions and of their average by each unit of noise, in posterior standard deviations."""
     x = positions(problem, state)
     moved = (x[..., 1:] - x[..., :1]) / scale[None, :, None]
     return jnp.concatenate([moved, moved.mean(axis=0, keepdims=True)])

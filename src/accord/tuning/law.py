@@ -1,14 +1,13 @@
 """The exact law of a method on a Gaussian posterior: mean and covariance of all agents at every round.
 
-On quadratic potentials one round of a network is affine in (state, noise). Its matrices are the derivatives of the
-very functions that the engines run, so a method has one implementation, and its law follows it through every option
-that keeps it affine: mixing, noise, temperature, calibration, schedules, several exchanges a round. With a batch_size
-the law is that of the full gradient: the mean is still exact (a minibatch gradient is unbiased), the covariance
-leaves out what minibatches add.
+On quadratic potentials one round of a network is affine in (state, noise). Its matrices are the Jacobians of the
+functions that the engines run, so a method needs no second implementation for its law. All options that keep the round
+affine are covered: mixing, noise, temperature, calibration, schedules, several exchanges a round. With a batch_size the
+law uses the full gradient. The mean is still exact, because minibatch gradients are unbiased. The covariance leaves out
+minibatch noise.
 
-On unreliable links (`Network.links`) the law is that of the losses and delays that a run meets, which are a function of
-their seed: every round has a map of its own, which is still affine, as what arrives depends on no draw. A stationary
-law is then what draws of many rounds follow together, a mean over rounds.
+On unreliable links (`Network.links`) losses and delays are a function of the links' seed. Each round then has its own
+affine map, because losses do not depend on the draws. The stationary law is that of draws pooled over many rounds.
 """
 
 from __future__ import annotations
@@ -39,20 +38,27 @@ from ..posterior.starts import starting_law
 from ..samplers import validation
 from ..samplers.protocol import Bound, HasLaw, Sampler
 
-# Covariances of all agents that a round holds: before it, after it, and of its noise.
+# Dense covariances in memory during a round: before it, after it, and of its noise.
 _MATRICES = 3
 # Columns of a Jacobian computed at once: bounds memory, not the result.
 _COLUMNS = 256
-# Below this share of non-zeros a sparse matrix times a dense one beats the dense product.
+# Share of non-zeros below which a sparse-dense product beats a dense one.
 _SPARSE = 0.1
-# A round late in any run, which constant steps leave as it is early on.
+# A late round, to check that a method with constant steps does the same in all rounds.
 _LATE = 1_000_000
-# A stationary law on unreliable links is a mean over rounds: rounds of a block, blocks at least, rounds at most, and
-# how far means and standard deviations of two halves may be apart, in standard deviations, and what is too far.
-_BLOCK, _BLOCKS, _MOST_ROUNDS, _ALIKE, _FAR_APART = 100, 4, 4000, 0.01, 0.2
-# Growth of a covariance that no chance explains.
+# Rounds of a block on unreliable links.
+_BLOCK = 100
+# Smallest number of later blocks on unreliable links.
+_BLOCKS = 4
+# Largest number of rounds on unreliable links.
+_MOST_ROUNDS = 4000
+# Difference of two halves of the rounds that counts as converged, in standard deviations.
+_ALIKE = 0.01
+# Difference of two halves of the rounds that raises an error, in standard deviations.
+_FAR_APART = 0.2
+# Growth of a covariance that counts as unstable.
 _UNSTABLE = 1e6
-# 2^40 rounds: what has not contracted by then is within 1e-11 of an eigenvalue 1, which rounding may have moved so far.
+# 2^40 rounds: an eigenvalue whose powers have not vanished by then equals 1 up to rounding.
 _DOUBLINGS = 40
 
 Matrix = Float[np.ndarray, "state state"]
@@ -60,7 +66,7 @@ Columns = Float[Array, "number chain"]
 
 
 class Affine(NamedTuple):
-    """z -> A z + B w + c, w standard normals."""
+    """A round z -> A z + B w + c with standard normal w, and Q = B B'."""
 
     A: Any
     Q: Matrix
@@ -98,7 +104,7 @@ class Moments:
 
 
 class Law:
-    """Mean and covariance of a method, exactly; made by `accord.law`."""
+    """The exact mean and covariance of a method's draws; made by `accord.law`."""
 
     def __init__(self, post: Posterior, network: Network, bound: Bound, init: Any) -> None:
         self.num_agents, self.dim = post.num_agents, post.dim
@@ -112,8 +118,8 @@ class Law:
         with jax.enable_x64(True):
             self._problem = build_problem(post, network, bound, 0)
             numbers = sum(leaf.size for leaf in jax.tree.leaves(_state_shapes(self._problem)))
-            whose = f"covariances of the states of {post.num_agents:,} agents of {post.dim:,} parameters"
-            require_matrices(whose, numbers, _MATRICES, "take fewer agents or parameters, or sample")
+            what = f"covariances of the states of {post.num_agents:,} agents of {post.dim:,} parameters"
+            require_matrices(what, numbers, _MATRICES, "take fewer agents or parameters, or sample")
             root, z = _linear(_start, self._problem, means.reshape(-1, 1))
             size, reported = len(z), self.num_agents * self.dim
             self._given = _given(self._problem)
@@ -122,15 +128,15 @@ class Law:
         self._conserved = seen[reported:] if len(value) > reported and network.unreliable is None else None
         P = np.zeros((size, size))
         if factors is not None:
-            # of sparse arrays, as SciPy 1.20 will make of dense blocks too
+            # sparse arrays: SciPy 1.20 will return them for dense blocks too
             root = root @ scipy.sparse.block_diag([scipy.sparse.coo_array(factor) for factor in factors], format="csr")
             P = (root @ root.T).toarray()
         self._known = {0: (z[:, 0], P)}
 
     def _affine(self, k: int, before: np.ndarray) -> Affine:
-        """The map of round k, of whose mean state before it is told what the links hold.
+        """The map of round k, given the mean state before it, which sets the mass on unreliable links.
 
-        With constant steps rounds from 1 on are one; a method may begin differently.
+        With constant steps all rounds from 1 on share one map. Round 0 may differ.
         """
         key = min(k, 1) if self._constant else k
         if key not in self._maps:
@@ -143,27 +149,28 @@ class Law:
         size = self._known[0][0].size
         with jax.enable_x64(True):
             numbers = size + sum(leaf.size for leaf in jax.tree.leaves(zero_noise(self._problem, chains=1)))
-            somewhere, heard = np.split(np.random.default_rng(0).standard_normal((2, numbers)), [size], axis=1)
-            # at zero, somewhere, and where the run starts: a round may be affine in one place only
-            states = np.stack([np.zeros(size), somewhere[0], self._known[0][0]], axis=1)
-            # what links make of their own mass is the same in all chains, and no map is affine in it
+            point, noise = np.split(np.random.default_rng(0).standard_normal((2, numbers)), [size], axis=1)
+            # zero, a random point and the start: a round may be affine in part of the space only
+            states = np.stack([np.zeros(size), point[0], self._known[0][0]], axis=1)
+            # the links' mass is the same in all chains, and the round is not affine in it
             states[self._given] = before[self._given, None]
-            points = np.concatenate([states, np.stack([np.zeros(numbers - size), *heard], axis=1)])
+            points = np.concatenate([states, np.stack([np.zeros(numbers - size), *noise], axis=1)])
             matrix, values = _linear(_round, self._problem, points, k)
             later = _values(_round, self._problem, points, _LATE) if self._constant and k > 0 else values
         c = values[:, 0] - matrix @ points[:, 0]
         expected = matrix @ points + c[:, None]
         if not _close(values, expected):
-            raise TypeError(f"a round of {self._name} is not affine: it has no exact law")
+            raise TypeError(f"a round of {self._name} is not affine in state and noise: it has no exact law")
         if not _close(later, values):
             raise TypeError(
-                f"round {_LATE} of {self._name} is not round {k}, though its is_constant() says so: it has no exact law"
+                f"rounds {k} and {_LATE} of {self._name} differ although is_constant() returns True: it has no exact "
+                "law. Return False from is_constant()"
             )
         A, B = matrix[:, :size], matrix[:, size:]
         return Affine(A if A.nnz < _SPARSE * size**2 else A.toarray(), (B @ B.T).toarray(), c)
 
     def at(self, k: int) -> Moments:
-        """The law after k rounds, k >= 0 (the state that `burn_in + (t + 1) * thin = k` draws)."""
+        """The law after k rounds, k >= 0. Draw t of a run is the state after k = `burn_in + (t + 1) * thin` rounds."""
         k = whole_number("k", k, 0)
         nearest = max(r for r in self._known if r <= k)
         z, P = self._known[nearest]
@@ -171,15 +178,14 @@ class Law:
             A, Q, c = self._affine(r, z)
             with np.errstate(over="ignore", invalid="ignore"):
                 z, P = self._conserving(A @ z + c, _sandwich(A, P) + Q)
-            # a map is made where the one before has led
             self._known = {0: self._known[0], r + 1: (z, P)}
             if not np.isfinite(P).all():
                 raise ArithmeticError(f"the covariance overflows at round {r + 1}: the recursion is unstable")
-        # the start and the latest round are known: walking forwards costs each round once
+        # the start and the latest round stay cached, so that increasing k computes each round once
         return self._moments(z, P)
 
     def _conserving(self, z: np.ndarray, P: Matrix) -> tuple[np.ndarray, Matrix]:
-        """Mean and covariance without what rounding adds to conserved sums: nothing else there would ever decay."""
+        """Mean and covariance with the conserved sums restored, in which rounding errors would never decay."""
         if self._conservation is None:
             return z, P
         C, inverse, value = self._conservation
@@ -188,7 +194,7 @@ class Law:
 
     @cached_property
     def _conservation(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """C, its pseudo-inverse and the value of C z, where there are conserved sums that every start shares."""
+        """C, its pseudo-inverse and C z if all starts share the same conserved sums, else None."""
         z, P = self._known[0]
         if self._conserved is None:
             return None
@@ -204,14 +210,14 @@ class Law:
 
     @cached_property
     def _contraction(self) -> tuple[Matrix, Matrix, np.ndarray]:
-        """The stationary round with conserved sums taken out: A - C^+ C, Q, c + C^+ C z_0."""
+        """The stationary round without its conserved sums: A - C^+ C, Q, c + C^+ C z_0."""
         if self._unreliable is not None:
             raise ValueError(
-                f"with {self._unreliable} every round is another map, so that there is no spectral radius; use at(k) "
+                f"with {self._unreliable} every round has a different map, so there is no spectral radius. Use at(k) "
                 "or stationary()"
             )
         if not self._constant:
-            raise ValueError("a method with a step schedule has no stationary law; use at(k)")
+            raise ValueError("a method with a step schedule has no stationary law. Use at(k)")
         A, Q, c = self._affine(1, self._known[0][0])
         A = A.toarray() if scipy.sparse.issparse(A) else A.copy()
         if self._conserved is not None:
@@ -225,9 +231,9 @@ class Law:
 
     @cached_property
     def spectral_radius(self) -> float:
-        """Modulus of the largest eigenvalue of a round, conserved quantities left out; a law is stationary below 1."""
-        # Gelfand: |A^m|^(1/m) for m = 2, 4, 8, ..., each power scaled to norm one. Squaring large matrices is several
-        # times cheaper than their eigenvalues.
+        """The largest modulus of a round's eigenvalues without conserved sums. Below 1 a stationary law exists."""
+        # Gelfand: |A^m|^(1/m) for m = 2, 4, 8, ..., each power scaled to norm one. Squaring a large matrix is several
+        # times cheaper than computing its eigenvalues.
         power, logarithm, radius = self._contraction[0], 0.0, 0.0
         for doubling in range(48):
             norm = np.linalg.norm(power)
@@ -244,20 +250,20 @@ class Law:
     def stationary(self) -> Moments:
         """The law after infinitely many rounds.
 
-        On unreliable links: the mean and covariance of draws of many rounds together, from the law on reliable links
-        on, until two halves of the later rounds agree to 1% of a standard deviation, or 4,000 rounds are over.
+        On unreliable links: the mean and covariance of draws pooled over the later half of the rounds, started from
+        the law on reliable links, until two halves agree to 1% of a standard deviation, or after 4,000 rounds.
 
         Raises
         ------
         ValueError
-            The recursion is unstable (the spectral radius is printed), or a step follows a schedule; on unreliable
-            links, where it does not settle.
+            The recursion is unstable (the message has the spectral radius), the method has a step schedule, or the law
+            on unreliable links does not converge.
         """
         return self._moments(*self._settled) if self._unreliable is None else self._over_rounds
 
     @cached_property
     def _over_rounds(self) -> Moments:
-        """Draws of the later half of some rounds together, until its own halves tell the same or rounds are many."""
+        """The pooled law of the later half of the rounds, once its own halves agree or after `_MOST_ROUNDS`."""
         blocks: list[Gaussian] = []
         z, P = self._settled_without_loss()
         for first in range(1, _MOST_ROUNDS, _BLOCK):
@@ -269,33 +275,36 @@ class Law:
             blocks.append(_together(laws))
             grown = np.abs(blocks[-1].cov).max() / max(np.abs(blocks[0].cov).max(), np.finfo(float).tiny)
             if not grown < _UNSTABLE:
-                raise ValueError(f"{self._name} is unstable here, with {self._unreliable}: its covariance grows")
+                raise ValueError(
+                    f"{self._name} is unstable on this posterior and network with {self._unreliable}: its covariance "
+                    "grows"
+                )
             later = blocks[len(blocks) // 2 :]
             if len(later) >= _BLOCKS and _apart(later) <= _ALIKE:
                 break
         if _apart(later) > _FAR_APART:
             raise ValueError(
-                f"{self._name} has not settled in {_MOST_ROUNDS} rounds, with {self._unreliable}: two halves of the "
-                f"later ones are {_apart(later):.2g} standard deviations apart; it is unstable, or forgets very slowly"
+                f"{self._name} has not settled in {_MOST_ROUNDS} rounds with {self._unreliable}: two halves of the "
+                f"later rounds differ by {_apart(later):.2g} standard deviations. It is unstable or mixes very slowly"
             )
         return Moments(_together(later), self.num_agents)
 
     def _settled_without_loss(self) -> tuple[np.ndarray, Matrix]:
-        """Where the walk to a stationary law begins: the law on reliable links, where it has one, and nothing owed."""
+        """The stationary law on reliable links with empty links, or the start if there is none."""
         z, P = self._known[0]
         reliable = replace(self._network, unreliable=None)
         try:
             own, cov = Law(self._post, reliable, self._bound, self._init)._settled
         except (ValueError, ArithmeticError):
             return z, P
-        # states come before what links hold
+        # agents' states come first, then the links' state
         z, P = z.copy(), np.zeros_like(P)
         z[: len(own)], P[: len(own), : len(own)] = own, cov
         return z, P
 
     @cached_property
     def _settled(self) -> tuple[np.ndarray, Matrix]:
-        """Mean and covariance of all states after infinitely many rounds, all of them alike."""
+        """Stationary mean and covariance of all states, for constant rounds."""
         A, Q, c = self._contraction
         # Doubling: after j steps P is the covariance of 2^j rounds started from a point.
         P, power = Q, A
@@ -305,12 +314,13 @@ class Law:
                 P = P + added
                 if not np.isfinite(P).all():
                     break
-                # without noise there is no covariance to converge: the contraction itself decides too
+                # the contraction is checked too, because without noise P is zero from the start
                 if np.linalg.norm(power) < 1e-3 and np.abs(added).max() <= 1e-15 * np.abs(P).max():
                     return np.linalg.solve(np.eye(len(c)) - A, c), (P + P.T) / 2.0
                 power = power @ power
         raise ValueError(
-            f"{self._name} is unstable here: its spectral radius is {self.spectral_radius:.6g}, not below 1"
+            f"{self._name} is unstable on this posterior and network: its spectral radius is "
+            f"{self.spectral_radius:.6g}, not below 1"
         )
 
 
@@ -322,21 +332,21 @@ def law(post: Posterior, network: Network, sampler: Sampler, init: Any = None) -
     post
         A posterior with quadratic potentials; `post.laplace()` approximates others.
     network, sampler
-        As in `accord.sample`. With a batch_size the law is that of the full gradient.
+        As in `accord.sample`. With a batch_size the law uses the full gradient.
     init
-        Where agents start: None (the posterior's init), an array of shape (dim,) or (agent, dim), an
-        `accord.Gaussian` that every agent draws from on its own, or one an agent.
+        The agents' start: None (the posterior's init), an array of shape (dim,) or (agent, dim), an
+        `accord.Gaussian` from which every agent draws independently, or one `Gaussian` per agent.
 
     Returns
     -------
     Law
-        `law.at(k)` and `law.stationary()`, each with `.agent(i)` and `.average`, are Gaussians; `law.spectral_radius`.
-        Dense matrices over all agents' states: agent * dim up to about 2,000.
+        `law.at(k)` and `law.stationary()` with the Gaussians `.agent(i)` and `.average`, and `law.spectral_radius`.
+        It uses dense matrices over all agents' states, which limits agent * dim to about 2,000.
 
     Raises
     ------
     TypeError
-        The posterior is not quadratic, or the method accepts, rejects or travels at random.
+        The posterior is not quadratic, or the method uses random decisions such as accept/reject steps.
     ValueError
         Posterior, network and method do not fit.
 
@@ -352,21 +362,21 @@ def law(post: Posterior, network: Network, sampler: Sampler, init: Any = None) -
 
 
 def affine_bound(post: Posterior, network: Network, sampler: Sampler) -> Bound:
-    """The method as its law knows it, bound to the problem and with full gradients; raises what `law` does."""
+    """The method with full gradients, bound to the problem. Raises the errors of `law`."""
     if not post.quadratic:
-        raise TypeError("an exact law needs a Gaussian posterior; use accord.law(post.laplace(), ...) for others")
+        raise TypeError("an exact law needs a Gaussian posterior. Use accord.law(post.laplace(), ...) for others")
     validation.check_compatible(post, network, sampler)
     validation.check_complete(sampler)
     if not isinstance(sampler, HasLaw) or sampler.needs(post.dim).key:
         raise TypeError(
-            f"{type(sampler).__name__} with these options draws more than normal numbers, so its law is not Gaussian "
-            "at every round and cannot be had exactly"
+            f"{type(sampler).__name__} with these options uses randomness beyond normal noise, so its law is not "
+            "Gaussian and has no closed form"
         )
     validation.check_rows(post, sampler)
     return bind(post, network, sampler.linear())
 
 
-# --- what is differentiated: functions of columns of numbers, one a chain; none reads what another chain holds ---
+# --- differentiated functions of columns of numbers, one column per independent chain ---
 
 
 def _start(problem: Problem, x: Columns, k: Array) -> Columns:
@@ -384,7 +394,7 @@ def _round(problem: Problem, x: Columns, k: Array) -> Columns:
 
 
 def _seen(problem: Problem, x: Columns, k: Array) -> Columns:
-    """States -> all agents' positions and, below them, the sums that the method conserves."""
+    """States -> all agents' positions and, below them, the method's conserved sums."""
     state = unflat(x, _state_shapes(problem))
     assert isinstance(problem.sampler, HasLaw)
     found = everywhere(problem.sampler.conserved, problem.agents(0), (own_state(problem, state),))
@@ -392,7 +402,7 @@ def _seen(problem: Problem, x: Columns, k: Array) -> Columns:
 
 
 def _given(problem: Problem) -> np.ndarray:
-    """Of the numbers in a state those that are no chain's own: the mass that unreliable links hand on."""
+    """Indices of a state's numbers that all chains share: the mass on unreliable links."""
     shapes = _state_shapes(problem)
     marked = jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool), shapes)
     if problem.links is not None:
@@ -415,9 +425,9 @@ def _expansion(
     first: Array,
     count: int,
 ) -> tuple[Columns, Columns]:
-    """So many columns, from `first` on, of the derivative at the first of the points, and the values at all of them.
+    """`count` columns from `first` on of the Jacobian at the first point, and the values at all points.
 
-    The problem is an argument, so that methods, data and networks that differ in numbers only share the program.
+    The problem is an argument, so that methods, data and networks that differ only in numbers share a program.
     """
     size = len(points)
     x = jnp.concatenate([jnp.broadcast_to(points[:, :1], (size, count)), points], axis=1)
@@ -429,7 +439,7 @@ def _expansion(
 def _linear(
     function: Callable[[Problem, Columns, Array], Columns], problem: Problem, points: np.ndarray, k: int = 0
 ) -> tuple[scipy.sparse.csr_array, np.ndarray]:
-    """The derivative at the first of the points, as a sparse matrix, and the values at all of them, one a column."""
+    """The Jacobian at the first point, as a sparse matrix, and the values at all points, one column each."""
     size = len(points)
     count, blocks, values = min(_COLUMNS, size), [], np.zeros(0)
     for first in range(0, size, count):
@@ -441,13 +451,13 @@ def _linear(
 def _values(
     function: Callable[[Problem, Columns, Array], Columns], problem: Problem, points: np.ndarray, k: int
 ) -> np.ndarray:
-    """The values at the points alone, by the program of `_linear`."""
+    """The values at the points, by the compiled program of `_linear`."""
     count = min(_COLUMNS, len(points))
     return np.asarray(_expansion(function, problem, points, np.int32(k), np.int32(0), count)[1])
 
 
 def _together(laws: Sequence[Gaussian]) -> Gaussian:
-    """The mean and covariance of draws of several laws, equally many of each."""
+    """The mean and covariance of an equal mixture of several laws."""
     means = np.stack([law.mean for law in laws])
     apart = means - means.mean(axis=0)
     cov = np.mean([law.cov for law in laws], axis=0) + apart.T @ apart / len(laws)
@@ -455,10 +465,10 @@ def _together(laws: Sequence[Gaussian]) -> Gaussian:
 
 
 def _apart(blocks: Sequence[Gaussian]) -> float:
-    """How far two halves are apart in their means and standard deviations, in standard deviations."""
+    """The largest difference of two halves in mean or standard deviation, in standard deviations."""
     half = len(blocks) // 2
     one, other = _together(blocks[:half]), _together(blocks[half:])
-    # without noise there is nothing to measure by but the means themselves
+    # without noise the scale is a small share of the mean
     scale = np.maximum(one.sd, 1e-9 * (1.0 + np.abs(one.mean)))
     return float(np.abs(np.concatenate([one.mean - other.mean, other.sd - one.sd]) / np.tile(scale, 2)).max())
 
@@ -474,12 +484,12 @@ def _sandwich(A: Any, P: Matrix) -> Matrix:
 
 
 def flat(state: Any) -> Float[Array, "number chain"]:
-    """The numbers of a pytree of arrays (..., chain), one leaf below the other."""
+    """The numbers of a pytree of arrays (..., chain), leaves concatenated along the first axis."""
     return jnp.concatenate([leaf.reshape(-1, leaf.shape[-1]) for leaf in jax.tree.leaves(state)])
 
 
 def unflat(rows: Float[Array, "number chain"], like: Any) -> Any:
-    """A pytree with the structure and the shapes of `like` up to the number of chains, which is that of `rows`."""
+    """The inverse of `flat`: a pytree with the structure, dtypes and shapes of `like`, with the chains of `rows`."""
     leaves: list[Array]
     treedef: Any
     leaves, treedef = jax.tree.flatten(like)

@@ -1,4 +1,4 @@
-"""A plan: the forecasts of several methods on a posterior and a network, and the cheapest that serves."""
+"""A plan: forecasts of several methods on a posterior and a network, and the cheapest that meets the tolerance."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-# What methods may be compared by; exchanges where nothing else is said: mostly a message takes long, not its bytes.
+# Costs by which methods may be compared. The default is exchanges, because latency usually dominates bandwidth.
 COSTS = ("exchanges", "bytes_sent", "gradient_rows", "rounds")
-# How the forecast of a method with a batch_size is marked.
+# Mark of a method with a batch_size.
 WITHOUT = "minibatch noise left out"
 
 
@@ -37,20 +37,20 @@ class Trial(NamedTuple):
     Parameters
     ----------
     label
-        The method's name, its noise where it has a choice, and whether it takes minibatches or was given all its
-        numbers.
+        The method's name, its noise if it supports several kinds, "minibatches" if it uses them, and "as given" if the
+        user set all numbers.
     sampler
         The method with all its numbers.
     whitened
-        Whether it moves in whitened coordinates.
+        Whether the method moves in whitened coordinates.
     forecast
-        What to expect of it, or None.
+        Bias and cost of the method, or None.
     trouble
-        Why there is no forecast, else empty.
+        The reason for a missing forecast, else empty.
     limit
-        The largest stable step_size, NaN where every step is stable or none is known.
+        The largest stable step_size. NaN if every step is stable or the limit is unknown.
     cost
-        What the effective draws that a plan is for take in all; None where that was not asked.
+        Total cost of the plan's effective draws, or None if it was not computed.
     """
 
     label: str
@@ -63,23 +63,23 @@ class Trial(NamedTuple):
 
     @property
     def left_out(self) -> str:
-        """A sentence on noise that the forecast leaves out, and its remedy; empty if there is none."""
+        """A sentence about noise that the forecast leaves out, with the remedy. Empty if it leaves out nothing."""
         return "" if self.forecast is None else left_out(self.sampler)
 
 
 class Estimate(NamedTuple):
-    """What a run is expected to take.
+    """The expected time, memory and traffic of a run.
 
     Parameters
     ----------
     label
         The method's name.
     seconds
-        On this machine, all agents in one process, without compiling; NaN where rounds were not timed.
+        Seconds on this machine, all agents in one process, without compilation. NaN if rounds were not timed.
     memory
-        Bytes for all rows and the draws that are kept; what programs take while they run comes on top.
+        Bytes of all rows and kept draws, without the working memory of programs.
     bytes_sent
-        What the busiest agent sends.
+        Bytes that the busiest agent sends.
     """
 
     label: str
@@ -88,8 +88,8 @@ class Estimate(NamedTuple):
     bytes_sent: float
 
     def __str__(self) -> str:
-        """All of it as a line."""
-        seconds = "a time that was not measured" if np.isnan(self.seconds) else human_seconds(self.seconds)
+        """The estimate as one line."""
+        seconds = "time not measured" if np.isnan(self.seconds) else human_seconds(self.seconds)
         memory = "memory unknown" if np.isnan(self.memory) else f"{human_bytes(self.memory)} of memory"
         return f"{self.label}: {seconds}, {memory}, {human_bytes(self.bytes_sent)} sent by the busiest agent"
 
@@ -101,17 +101,17 @@ class Plan:
     Parameters
     ----------
     trials
-        Every setting that was tried, method by method, those with the cheapest draws first.
+        Every setting that was tried, method by method, in order of cost per draw.
     tolerance
-        Largest error of any agent's mean and standard deviation that is allowed, in posterior standard deviations.
+        Largest allowed error of any agent's mean and standard deviation, in posterior standard deviations.
     cost
-        What effective draws are compared by.
+        The cost by which methods are compared, one of "exchanges", "bytes_sent", "gradient_rows" and "rounds".
     warmup
-        What warm-up found, and what it took; None where no method needs it, or it found nothing.
+        The result of warm-up. None if no method needs it or it failed.
     draws, chains
-        Effective draws of each chain, and chains, that costs are for.
+        Effective draws per chain, and chains, to which costs refer.
     num_agents, dim, rows_bytes
-        Agents, parameters, and the memory that all rows take in double precision; NaN where nobody looked.
+        Agents, parameters, and bytes of all rows in double precision (NaN if unknown).
     """
 
     trials: tuple[Trial, ...]
@@ -133,11 +133,11 @@ class Plan:
 
     @property
     def ranked(self) -> list[Trial]:
-        """The best setting of each method: those that meet the tolerance, the cheapest first; then the others.
+        """The best setting of each method, in order of preference.
 
-        Methods by sums that are expected to be certified come before all that walk, as `accord.sample` takes them:
-        they check their draws. Methods that meet the tolerance but for the noise of minibatches, which forecasts leave
-        out, come after those that meet it.
+        First come sum-based methods whose certificate is expected to pass, as in `accord.sample`. Then come round-based
+        methods that meet the tolerance, by cost, and after them those with minibatches, whose noise is not part of the
+        forecast. Methods that miss the tolerance are last.
         """
         of_method: dict[str, list[Trial]] = {}
         for trial in self.trials:
@@ -146,12 +146,12 @@ class Plan:
 
     @property
     def best(self) -> Trial:
-        """The first setting in rank, which meets the tolerance.
+        """The first of `ranked`.
 
         Raises
         ------
         ArithmeticError
-            None does.
+            No setting meets the tolerance.
         """
         first = self.ranked[0]
         if not self.meets(first):
@@ -161,55 +161,50 @@ class Plan:
             )
             if first.forecast is not None and np.isinf(first.forecast.bias):
                 raise ArithmeticError(
-                    f"{none}all are unstable, or forecast to be so at one of the posterior's stiffest draws. Plan for "
-                    "other methods too, such as GTBAOAB"
+                    f"{none}all are unstable, at least at one of the posterior's stiffest draws. Add other methods to "
+                    "the plan, such as GTBAOAB"
                 )
-            nearest = "" if first.forecast is None else f", the nearest setting is off by {first.forecast.bias:.2g}"
-            raise ArithmeticError(f"{none}{self._rule}{nearest}. More edges or a larger tolerance would help")
+            best = "none has a forecast" if first.forecast is None else f"the best is {self._off(first.forecast)}"
+            raise ArithmeticError(f"{none}{best}. Add edges to the network or raise the tolerance")
         return first
 
     @property
     def allowed(self) -> float:
-        """The largest bias on the Gaussian approximation with which a setting meets the tolerance, a tenth of that."""
+        """The largest allowed bias on the Gaussian approximation: a tenth of the tolerance."""
         return SHARE * self.tolerance
 
-    @property
-    def _rule(self) -> str:
-        return (
-            f"the forecast is for the Gaussian nearest to the posterior, where {self.allowed:.2g} is allowed and the "
-            "rest is left to what the posterior is beyond it"
-        )
+    def _off(self, found: Forecast | SumsForecast) -> str:
+        return f"off by {found.bias:.2g} on the Gaussian approximation, where {self.allowed:.2g} is allowed"
 
     def meets(self, trial: Trial) -> bool:
         """Whether a trial is expected to meet the tolerance: its bias is at most `allowed`."""
         return trial.forecast is not None and trial.forecast.meets(self.tolerance)
 
     def why(self, trial: Trial) -> str:
-        """The reason to take a trial, in a sentence."""
+        """One sentence on how well the trial meets the tolerance, and at what cost."""
         found = trial.forecast
         assert found is not None
         if isinstance(found, SumsForecast):
             return self._why_by_sums(trial.label, found)
         if np.isinf(found.bias):
             return (
-                f"no setting of {trial.label} that was tried is stable: its forecast is that of one of the posterior's "
-                "stiffest draws"
+                f"no setting of {trial.label} that was tried is stable, at least at one of the posterior's stiffest "
+                "draws"
             )
         if not self.meets(trial):
             return (
                 f"no setting of {trial.label} that was tried keeps every agent within {self.tolerance:g} posterior "
-                f"standard deviations: {self._rule}; there the nearest is off by {found.bias:.2g}"
+                f"standard deviations: the best is {self._off(found)}"
                 + (f". {trial.left_out}" if trial.left_out else "")
             )
         methods = {other.label for other in self.trials}
         first = len(methods) > 1 and trial is self.ranked[0]
-        # what is left out comes first: it may be most of the bias
-        without = "but for the noise of minibatches " if trial.left_out else ""
+        # named first, because it may be most of the bias
+        without = "apart from minibatch noise " if trial.left_out else ""
         return (
             f"{trial.label}: {without}predicted within {found.bias:.2g} posterior standard deviations on the Gaussian "
-            f"nearest to the posterior ({self.allowed:.2g} of the {self.tolerance:g} is allowed there), "
-            f"{found.rounds:.3g} rounds, {found.exchanges:.3g} exchanges and {human_bytes(found.bytes_sent)} an "
-            "effective draw"
+            f"approximation ({self.allowed:.2g} of the {self.tolerance:g} is allowed there), {found.rounds:.3g} "
+            f"rounds, {found.exchanges:.3g} exchanges and {human_bytes(found.bytes_sent)} per effective draw"
             + (f"; the fewest {self.cost.replace('_', ' ')} of {len(methods)} methods" if first else "")
             + (f". {trial.left_out}" if trial.left_out else "")
         )
@@ -228,18 +223,18 @@ class Plan:
             return 4, np.inf
         if not self.meets(trial):
             return 3, float(np.nan_to_num(found.bias, nan=np.inf))
-        # a search among methods that walk knows what a draw costs, and not how many there will be
+        # without a number of draws, compare by the cost per draw
         amount = getattr(found if trial.cost is None else trial.cost, self.cost)
         return 0 if isinstance(found, SumsForecast) else 2 if trial.left_out else 1, amount
 
     def table(self) -> pd.DataFrame:
-        """One row for each setting that was tried.
+        """One row per setting that was tried.
 
-        Columns: method; its numbers; whether it moves in whitened coordinates; whether it meets the tolerance (its bias
-        is at most `allowed`, or it is expected to be certified); the largest bias of an agent and of the average
-        (posterior standard deviations, on the Gaussian approximation); burn-in (rounds); the `Cost` of `draws` x
-        `chains` effective draws; the stability limit of step_size; what a forecast of sums rests on; why there is no
-        forecast, or doubt; and what a forecast leaves out.
+        Columns: the method and its numbers; whether it moves in whitened coordinates; whether it meets the tolerance
+        (its bias is at most `allowed`, or its certificate is expected to pass); the largest bias of an agent and of
+        the average, in posterior standard deviations on the Gaussian approximation; burn-in in rounds; the `Cost` of
+        `draws` x `chains` effective draws; the stability limit of step_size; the basis of a forecast of sums; the
+        reason for doubt or a missing forecast; noise that the forecast leaves out.
         """
         import pandas as pd
 
@@ -261,7 +256,7 @@ class Plan:
         return pd.DataFrame(rows, columns=[*columns, "limit", "basis", "trouble", "left_out"])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The best setting of each method: some lines each for a person, one each where a program reads."""
+        """The best setting of each method: several lines each in a terminal or notebook, one line each elsewhere."""
         joint = "\n" if console.is_terminal or console.is_jupyter else "; "
         shown = Table(box=None, padding=(0, 1, 0, 0))
         shown.add_column("method")
@@ -272,25 +267,24 @@ class Plan:
             method = [Text(trial.label, "cyan" if meets else ""), *map(Text, self._notes(trial))]
             shown.add_row(Text(joint).join(method), *_cells(trial), style=None if meets else "dim")
         yield Text(
-            f"To keep every agent's means and sds within {self.tolerance:g} posterior sds: the best setting of each "
-            "method, those that sums certify first, then the cheapest.",
+            f"The best setting of each method. Goal: every agent's means and sds within {self.tolerance:g} posterior "
+            "sds. Methods with certified draws come first, then the cheapest.",
             "italic",
         )
         yield folded(shown, options.max_width)
         for line in (
-            "bias: the largest error of an agent, forecast on the Gaussian nearest to the posterior. "
-            f"{self.allowed:.2g} is allowed there, a tenth of the {self.tolerance:g}; the rest is left to what the "
-            "posterior is beyond that Gaussian.",
+            f"bias: the largest error of an agent on the Gaussian approximation. {self.allowed:.2g} is allowed there, "
+            f"a tenth of the {self.tolerance:g}. The rest is a margin for the non-Gaussian part of the posterior.",
             "average: the bias of the agents' average.",
-            f"rounds to s: the busiest agent's, for {self.draws * self.chains:,} effective draws in {self.chains} "
-            "chains, warm-up and burn-in included. rows: of gradients; values: rows of values without one; s: seconds "
-            "on this machine, compiled, where they were measured.",
+            f"rounds to s: the busiest agent's cost of {self.draws * self.chains:,} effective draws in {self.chains} "
+            "chains, with warm-up and burn-in. rows: rows of gradients. values: rows of values without gradient. "
+            "s: seconds on this machine without compilation, if measured.",
         ):
             yield Text(line, "dim italic")
         if any(trial.left_out for trial in self.ranked):
             yield Text(
-                f"{WITHOUT}: draws will be wider than forecast. run.summary() of a run measures their temperature; "
-                "where it is above 1, a larger batch_size, smaller steps or all rows are needed.",
+                f"{WITHOUT}: draws will be wider than forecast. If run.summary() measures a temperature above 1, use "
+                "a larger batch_size, smaller steps or all rows.",
                 "dim italic",
             )
 
@@ -302,31 +296,31 @@ class Plan:
             meets, notes = "meets" if self.meets(trial) else "", "; ".join(self._notes(trial))
             rows.append([meets, trial.label, *map(number, _cells(trial)), notes])
         text = (
-            f"Within {self.tolerance:g} posterior sds at every agent: the best setting of each method, for "
-            f"{self.draws * self.chains:,} effective draws in {self.chains} chains."
+            f"The best setting of each method. Goal: every agent's means and sds within {self.tolerance:g} posterior "
+            f"sds. Costs are for {self.draws * self.chains:,} effective draws in {self.chains} chains."
         )
         return f"<strong>Plan</strong>{paragraph(text)}{table(['', 'method', *numbers_of, 'notes'], rows)}"
 
     def _notes(self, trial: Trial) -> list[str]:
-        """What is said of a trial below its name."""
+        """Notes below the trial's name."""
         found, notes = trial.forecast, [numbers(trial.sampler), _trouble(trial)]
         if isinstance(found, SumsForecast):
             notes.append(found.basis)
         elif found is not None:
-            notes.append("" if self.meets(trial) else f"no setting within {self.allowed:.2g}; the nearest")
+            notes.append("" if self.meets(trial) else f"no setting within {self.allowed:.2g}, this is the best")
             notes.append(WITHOUT if trial.left_out else "")
         return [note for note in notes if note]
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Largest bias of an agent against bytes for all effective draws, a line for each method.
+        """Plot the largest bias of an agent against the bytes of all effective draws, one line per method.
 
-        A method has one colour and marker, common noise is dashed, and names stand beside their lines. Biases below a
-        hundredth of what is allowed are drawn there. Methods by sums, which have no bias, are vertical lines.
+        Each method has one colour and marker, and lines of common noise are dashed. Biases below a hundredth of the
+        allowed bias are drawn at that height. Sum-based methods have no bias and are vertical lines.
 
         Parameters
         ----------
         ax
-            Axes to draw on; None makes a figure.
+            Axes to draw on. None makes a figure.
 
         Raises
         ------
@@ -346,31 +340,31 @@ class Plan:
                 sent, bias = zip(*walking, strict=True)
                 curves.append(Curve(label + left_out, list(sent), list(bias)))
         texts = (
-            f"{self.allowed:.2g} allowed on the Gaussian, a tenth of {self.tolerance:g}",
+            f"{self.allowed:.2g} allowed on the Gaussian approximation, a tenth of {self.tolerance:g}",
             f"bytes sent for {self.draws * self.chains:,} effective draws (busiest agent)",
             "largest bias of an agent (posterior sd, on the Gaussian approximation)",
         )
         return drawn(curves, self.allowed, texts, ax)
 
     def estimate(self, trial: Trial | None = None) -> Estimate:
-        """What the effective draws that the plan is for take on this machine: seconds, memory, bytes an agent sends.
+        """Estimate the seconds on this machine, memory and bytes sent for the plan's effective draws.
 
         Parameters
         ----------
         trial
-            One of the plan's; None: `best`.
+            A trial of the plan. None: `best`.
 
         Raises
         ------
         ArithmeticError
-            None is the best.
+            `trial` is None and no setting meets the tolerance.
         ValueError
-            The trial has no forecast, so that nobody knows what it takes.
+            The trial has no cost, because it has no forecast.
         """
         trial = self.best if trial is None else trial
         if trial.cost is None:
-            raise ValueError(f"{trial.label} has no forecast: {trial.trouble or 'it was not priced'}")
-        # by sums all agents have the same draws, and weighted points besides; else each has its own, and their average
+            raise ValueError(f"{trial.label} has no forecast: {trial.trouble or 'its cost was not computed'}")
+        # sum-based methods keep one set of draws and weighted points, others the draws of each agent and of the average
         sums = isinstance(trial.forecast, SumsForecast)
         copies, width = (3, 8) if sums else (1 + self.num_agents, 4)
         kept = self.draws * self.chains * self.dim * copies * width
@@ -382,7 +376,7 @@ def _trouble(trial: Trial) -> str:
 
 
 def _cells(trial: Trial) -> list[str]:
-    """The numbers of a trial as text, empty where they are not known or naught."""
+    """The table cells of a trial, empty for unknown numbers and zeros."""
     found, spent = trial.forecast, trial.cost
     biases = [np.nan, np.nan] if found is None else [found.bias, found.average_bias]
     cells = ["" if np.isnan(bias) else f"{bias:.2g}" for bias in biases]
@@ -403,7 +397,7 @@ def _short(count: float) -> str:
 
 
 def numbers(sampler: Sampler | BySums) -> str:
-    """The numbers of a method that are not its defaults, as text."""
+    """The method's non-default numbers, as text."""
     given = []
     for f in fields(sampler):
         value = getattr(sampler, f.name)
@@ -418,7 +412,7 @@ def _default(f: Field) -> Any:
 
 
 def label(sampler: Sampler | BySums) -> str:
-    """A method's name, its noise where it has a choice, whether it takes minibatches or was given all its numbers."""
+    """The method's name, its noise if it supports several kinds, "minibatches" and "as given" if they apply."""
     parts = [type(sampler).__name__]
     if isinstance(sampler, BySums):
         return parts[0]

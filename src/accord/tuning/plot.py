@@ -1,4 +1,4 @@
-"""The plot of a plan: what each method's draws cost, and how far they are off."""
+"""The plot of a plan: bias against cost for each method."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..base import figures
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# As many methods can be told apart by colour; the next ones have the same colours with other markers.
+# Line colours. Further methods repeat the colours with other markers.
 _COLORS = (*figures.COLORS.values(), figures.INK, "#8c564b", "#005f5f", "#bcbd22")
 _MARKERS = "osD^v<>PX*"
-# Of the bias that is allowed: less than that is as good as none, which has no place on the axis, and is drawn there.
+# Lower limit of the drawn bias, as a share of the allowed bias: the axis is logarithmic.
 _LEAST = 1e-2
-# Of the height of the axes, from one name beside the lines to the next.
+# Distance between two names beside the lines, as a share of the axes' height.
 _APART = 0.085
 
 
 class Curve(NamedTuple):
-    """The settings of a method: bytes sent for all draws, and the largest bias; None where draws have no bias."""
+    """The settings of a method: bytes sent for all draws, and the largest bias. None for unbiased draws."""
 
     label: str
     sent: list[float]
@@ -29,7 +29,7 @@ class Curve(NamedTuple):
 
 
 def drawn(curves: list[Curve], allowed: float, texts: tuple[str, str, str], ax: Axes | None) -> Axes:
-    """The plot of some curves, the bias that is allowed, and what is written at it and at the two axes."""
+    """Axes with the curves and the allowed bias. `texts` are the labels of the allowed bias and of the x and y axes."""
     figures.require()
     import matplotlib.pyplot as plt
 
@@ -59,7 +59,7 @@ def drawn(curves: list[Curve], allowed: float, texts: tuple[str, str, str], ax: 
 
 
 def _name(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
-    """Names beside the ends of lines, (x, y, name, colour), at the right of the axes, none over another."""
+    """Write names, (x, y, name, colour), right of the axes without overlap, with lines to the curves' ends."""
     ax.autoscale_view()
     to_axes = ax.transData + ax.transAxes.inverted()
     heights = [float(to_axes.transform((x, y))[1]) for x, y, *_ in ends]
@@ -69,7 +69,7 @@ def _name(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
     for rank in order:
         placed[rank] = lowest = max(heights[rank], lowest)
         lowest += apart
-    # what was pushed out above comes down again, and pushes those below it
+    # names pushed above the axes move down again, and push the names below them
     highest = 1.0
     for rank in order[::-1]:
         placed[rank] = highest = min(placed[rank], highest)

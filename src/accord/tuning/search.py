@@ -1,4 +1,4 @@
-"""Which setting of which method to take."""
+"""The search for the cheapest setting of the methods that meets a tolerance."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from .impulse_response import SlowError, stationary_bound
 from .plan import COSTS, Plan, Trial, label
 from .warmup import Warmup
 
-# Give a method up after `_PATIENCE` settings in a row that do not improve its smallest bias to this share of it.
+# Ratio of the new to the smallest bias that counts as an improvement.
 _MIN_IMPROVEMENT = 0.95
+# Consecutive settings without improvement after which the search gives a method up.
 _PATIENCE = 3
-# The same while the step stays and only exchanges grow: the bias may rise on the way, and ends at the step's own.
+# Patience while only the number of exchanges grows, because the bias may rise before it reaches the step's own bias.
 _PATIENCE_AT_STEP = 8
-# What is wrong with a setting whose errors are infinite.
+# Reason for an infinite bias.
 _UNSTABLE = (
-    "unstable at the posterior's stiffest draws with the exchanges that were tried; give more as mix_rounds, or take "
-    "GTBAOAB()"
+    "unstable at the posterior's stiffest draws with every number of exchanges that was tried. Set a larger "
+    "mix_rounds, or use GTBAOAB()"
 )
-# Skip settings while the bias to hope for is this many times what is allowed.
+# Skip settings whose extrapolated bias exceeds the allowed bias by this factor.
 _SKIP_FACTOR = 1.5
 
 
 def usual_methods(post: Posterior, network: Network) -> list[Sampler]:
-    """The methods to choose from where none is named, with common noise; the first runs on every connected network."""
+    """The default candidates, with common noise. The first runs on every connected network."""
     first, *others = (
         samplers.SplitGTBAOAB(),
         samplers.GTBAOAB(),
@@ -53,7 +54,7 @@ def _fits(post: Posterior, network: Network, sampler: Sampler) -> bool:
 
 
 def tunable_methods(post: Posterior, network: Network) -> list[Sampler]:
-    """All methods that have an exact law and fit, without numbers, with every noise that they have a meaning for."""
+    """All methods without numbers that a plan can tune and that fit, one for each supported kind of noise."""
     classes = [getattr(samplers, name) for name in samplers.__all__]
     every = [cls(noise=noise) for cls in classes if issubclass(cls, Tunable) for noise in cls.noises]
     return [sampler for sampler in every if _fits(post, network, sampler)]
@@ -62,27 +63,27 @@ def tunable_methods(post: Posterior, network: Network) -> list[Sampler]:
 def choose(
     methods: Iterable[Sampler], post: Posterior, network: Network, warmup: Warmup, *, tolerance: float = TOLERANCE
 ) -> tuple[Trial, str]:
-    """The cheapest setting of some methods that meets a tolerance, and why; what is nearest to it where none does.
+    """The cheapest setting that meets the tolerance, with the reason. If none does, the setting with the least bias.
 
     Parameters
     ----------
     methods
-        Methods with numbers left out; one whose draws already cost more than the best one's is not looked at further.
+        Methods without numbers. The search leaves a method once its draws cost more than the best so far.
     post
-        The posterior in the coordinates that warm-up found.
+        The posterior in warm-up's coordinates.
     network, warmup, tolerance
         As in `plan`.
 
     Raises
     ------
     ArithmeticError
-        No setting is stable, or known to be.
+        No setting has a forecast of finite bias.
     """
     model, sizes = gaussian_model(post, warmup), post.sizes
     trials: list[Trial] = []
     most = np.inf
     for sampler in methods:
-        stage(f"{label(sampler)} in prospect")
+        stage(f"forecasting {label(sampler)}")
         for trial in try_out(sampler, model, sizes, network, warmup.stiffness, tolerance):
             trials.append(trial)
             if not isinstance(trial.forecast, Forecast):
@@ -94,10 +95,10 @@ def choose(
     found = Plan(tuple(trials), tolerance, COSTS[0], warmup)
     first = found.ranked[0]
     if first.forecast is None or np.isinf(first.forecast.bias):
-        # of each method the last setting, which came closest to serving
+        # the last setting of each method, which is the most accurate
         reasons = {trial.label: trial.trouble or _UNSTABLE for trial in trials}
         raise ArithmeticError(
-            "no setting was found to serve; " + "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+            "no usable setting was found: " + "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         )
     return first, found.why(first)
 
@@ -105,23 +106,23 @@ def choose(
 def try_out(
     sampler: Sampler, model: Model, sizes: np.ndarray, network: Network, stiffness: float, tolerance: float
 ) -> Iterator[Trial]:
-    """The settings of a method, from those with the cheapest draws to the first that meets the tolerance."""
+    """The settings of a method in order of cost per draw, up to the first that meets the tolerance."""
     whitened = not is_complete(sampler)
     post = model.of(whitened)
     none = Trial(label(sampler), sampler, whitened, None, "", np.nan)
     if post is None:
-        yield none._replace(trouble="there is no forecast in the user's coordinates for so many parameters")
+        yield none._replace(trouble="no forecast in the user's coordinates: too many parameters to sum Hessians")
         return
     try:
         post.exact()
     except ValueError:
-        yield none._replace(trouble="-F bends upwards on average about its draws, as in a funnel's neck: no forecast")
+        yield none._replace(trouble="no forecast: F is not convex on average over the posterior, as in a funnel")
         return
     if isinstance(sampler, Expanding) and model.stiff is None:
-        yield none._replace(trouble="there is no forecast for so many parameters: their Hessians are not summed")
+        yield none._replace(trouble="no forecast: too many parameters to sum Hessians")
         return
     idle, least, passed_over = 0, np.inf, list[tuple[Trial, Bound]]()
-    # Langevin steps and biases of the forecasts so far
+    # (Langevin step, bias) of the forecasts so far
     known: list[tuple[float, float]] = []
     for setting in sampler.candidates(network, stiffness) if isinstance(sampler, Tunable) else [sampler]:
         trial = none._replace(sampler=setting)
@@ -138,7 +139,7 @@ def try_out(
         try:
             trial = _judged(trial, law, model, sizes, network)
         except SlowError as error:
-            # those that follow forget still more slowly
+            # later settings mix still more slowly
             yield trial._replace(trouble=str(error))
             return
         yield trial
@@ -156,7 +157,7 @@ def try_out(
 
 
 def _judged(trial: Trial, law: Bound, model: Model, sizes: np.ndarray, network: Network) -> Trial:
-    """A trial with its forecast, or with its trouble; `SlowError` where it forgets too slowly."""
+    """The trial with its forecast, or with the reason for none. `SlowError` if it mixes too slowly."""
     post = model.of(trial.whitened)
     assert post is not None
     largest = law.sampler.max_step(network, post.hessians()) if isinstance(law.sampler, Langevin) else None
@@ -178,7 +179,7 @@ def _langevin_step(sampler: Sampler, network: Network) -> float:
 
 
 def _hoped(known: list[tuple[float, float]], step: float) -> float:
-    """The bias at a smaller Langevin step at best: it falls as it just did, or in proportion."""
+    """The bias at a smaller Langevin step, extrapolated with the order of the last two, at least first order."""
     if len(known) < 2 or not step < known[-1][0] < known[-2][0]:
         return 0.0
     (before, larger), (last, bias) = known[-2:]

@@ -1,4 +1,4 @@
-"""Warm-up over the network: the posterior's mode, coordinates in which it is about standard normal, its stiffness."""
+"""Warm-up over the network: the posterior's mode, whitening coordinates and stiffness."""
 
 from __future__ import annotations
 
@@ -27,33 +27,35 @@ from ..samplers.session import Job, Session
 from .pilot_run import explore, stiff_draw, stiffest
 from .whitened import Whitened, weighed
 
-# Draws at a time, and the step at which it is found, of the Gaussian nearest to the posterior: rougher than elsewhere.
-_LOOKS, _STILL = 16, 0.5
-# Draws of that Gaussian, where there are none of the posterior.
+# Draws per iteration of the variational Gaussian fit.
+_LOOKS = 16
+# Convergence tolerance of the variational fit, in standard deviations.
+_STILL = 0.5
+# Draws of the variational Gaussian if the pilot run diverged.
 _FEW = 64
-# Curvature beyond the mean one at which a posterior counts as Gaussian: it is rounding.
+# Excess of the largest whitened eigenvalue over 1 that counts as rounding error of a Gaussian posterior.
 _GAUSSIAN = 1e-3
 
 
 class Warmup(NamedTuple):
-    """The result of a warm-up: mode, scale and stiffness of the posterior, and the traffic it took.
+    """The result of a warm-up.
 
     Parameters
     ----------
     mode
         The minimiser of F, shape (dim,).
     coordinates
-        z, in which the posterior is about standard normal: x = origin + factor z.
+        Whitening coordinates: the posterior is approximately standard normal in z, x = origin + factor z.
     curvature
         The smallest and the largest eigenvalue of each agent's Hessian at z = 0, shape (agent, 2).
     stiffness
-        The largest eigenvalue of the Hessian of F in z at the stiffest draw, of some at random and of the steepest of
-        a thousand: 1 for a Gaussian posterior, and what a step in posterior standard deviations has to be shortened by,
-        squared.
+        The largest eigenvalue of the Hessian of F in z over random draws and the draws with the largest gradients,
+        1 for a Gaussian posterior. Stable steps shrink with its square root.
     spent
-        What finding them took. A Hessian counts as one gradient for each parameter.
+        The traffic of the warm-up. A Hessian counts as one gradient per parameter.
     stiff_draw
-        One of the stiffest draws, z of shape (dim,); the origin where all are alike or none were looked at.
+        A draw with nearly the largest Hessian eigenvalue, z of shape (dim,). Zero if the posterior is Gaussian or no
+        draws were made.
     """
 
     mode: np.ndarray
@@ -72,39 +74,37 @@ def warm_up(
     max_exchanges: int = 100_000,
     builder: Builder = LocalEngine,
 ) -> Warmup:
-    """Find the mode and whitening coordinates, over the network alone.
+    """Find the posterior's mode and whitening coordinates by sums over the network.
 
-    The mode is found by Newton's method on F = sum_i f_i, whose values, gradients and Hessians are summed over a
-    spanning tree, with steps halved until F falls. A skewed posterior's mode is not where its draws are, so that where
-    it is not Gaussian some hundred points around the mode are weighed, with gradients: the coordinates whiten them.
-    Where few of them have all the weight, the Gaussian nearest to the posterior follows (variational; Opper &
-    Archambeau 2009), whose mean gradient of F is zero and whose inverse covariance is the mean of F's Hessian, and from
-    there a short pilot run, whose gradients are summed over the tree too: the coordinates whiten its draws.
+    Newton's method with step halving finds the mode of F = sum_i f_i. The agents' values, gradients and Hessians are
+    summed over a spanning tree. If the posterior is not Gaussian, its mean and covariance are then estimated by
+    importance sampling: a few hundred points of a t distribution around the mode, with gradients. If too few points
+    carry the weight, warm-up fits the variational Gaussian (Opper & Archambeau 2009) and estimates the moments from a
+    short pilot run that starts there.
 
-    Above `dense` parameters no Hessian is sent: the mode is found by C-ADMM, and the coordinates whiten by the diagonal
-    of the Hessian there only.
+    Above `dense` parameters no Hessian is sent: C-ADMM finds the mode, and the coordinates scale each parameter by the
+    diagonal of the Hessian there.
 
     Parameters
     ----------
     post, network
         As in `accord.sample`.
     dense
-        Most parameters d for which messages of (d + 1)(d + 2) / 2 numbers are sent.
+        Largest number of parameters d for which messages of (d + 1)(d + 2) / 2 numbers are sent.
     max_exchanges
-        Exchanges that this may take, one after another.
+        Largest number of consecutive exchanges.
     builder
-        Makes the engine of C-ADMM above `dense` parameters; sums are made where the data lies.
+        Builds the engine of C-ADMM above `dense` parameters.
 
     Returns
     -------
     Warmup
-        Where the posterior has directions without curvature at its mode, they are scaled by the least curvature that
-        there is, and a warning says so.
+        If directions have no curvature at the mode, warm-up scales them by the smallest other curvature and warns.
 
     Raises
     ------
     ArithmeticError
-        The posterior has no mode, or the network takes more than `max_exchanges` to find it.
+        The posterior has no mode, or the mode needs more than `max_exchanges` exchanges.
     """
     dense, max_exchanges = whole_number("dense", dense, 0), whole_number("max_exchanges", max_exchanges, 1)
     network.require_connected()
@@ -127,24 +127,24 @@ def _by_sums(post: Posterior, network: Network, max_exchanges: int, builder: Bui
 
 
 def _whitened(session: Session, mode: Coordinates) -> Whitened:
-    """Coordinates by the posterior's moments, and draws in them, from those of the Gaussian at the mode."""
+    """Whiten by moments: importance sampling first, a pilot run as the fallback."""
     stage("warm-up: points around the mode")
     found = weighed(session, mode)
     if found is not None:
         return found
-    stage("warm-up: the Gaussian nearest to the posterior")
+    stage("warm-up: a Gaussian approximation")
     start = nearest_gaussian(session, mode, looks=_LOOKS, still=_STILL)
     stage("warm-up: a pilot run")
     found = explore(session, start)
     if found is not None:
         return found
-    warnings.warn("a pilot run diverged: coordinates are those of the Gaussian nearest to the posterior", stacklevel=5)
+    warnings.warn("the warm-up's pilot run diverged: falling back to the coordinates of a Gaussian fit", stacklevel=5)
     draws = np.random.default_rng(1).standard_normal((_FEW, start.origin.size))
     return Whitened(start, draws, draws[:0])
 
 
 def _by_admm(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:
-    """C-ADMM in the scales of the start, and the sum of the Hessians' diagonals, which each agent tells the driver."""
+    """Find the mode by C-ADMM in the scales at init, and whiten by the sum of the Hessians' diagonals."""
     stage("warm-up: the mode, by C-ADMM")
     at_start = scales(post, post.init)[1].sum(axis=0)
     scaled = Coordinates(post.init, own_scale(at_start))
@@ -153,27 +153,27 @@ def _by_admm(post: Posterior, network: Network, max_exchanges: int, builder: Bui
     diagonal = scales(post, mode)[1].sum(axis=0)
     coordinates = Coordinates.whitening(mode, _definite(diagonal, post.unconstrained_names))
     curvature = _curvature(post, coordinates)
-    # no sum of Hessians is known: that of their largest eigenvalues is above its largest
+    # an upper bound: the largest eigenvalue of a sum is at most the sum of the largest eigenvalues
     stiffness = max(1.0, float(curvature[:, 1].sum()))
-    # one gradient at least in every exchange; a proximal step takes some
+    # lower bound: a proximal step takes several gradients
     rows = found.spent.exchanges * post.sizes
     spent = found.spent + Traffic(gradient_rows=rows)
     return Warmup(mode, coordinates, curvature, stiffness, spent, np.zeros(post.dim))
 
 
 def _definite(hessian: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
-    """A Hessian, or its diagonal, with curvature in every direction; warns where that had to be made up."""
+    """The Hessian, or its diagonal, with flat directions lifted to the smallest other curvature and a warning."""
     found = spectrum(np.diag(hessian) if hessian.ndim == 1 else hessian)
     values, enough = found.values, found.enough
     if enough.all():
         return hessian
     if not enough.any():
-        raise ArithmeticError("the posterior has no curvature at its mode in any direction: nothing can be whitened")
+        raise ArithmeticError("the posterior has no curvature at its mode in any direction: cannot whiten it")
     warnings.warn(
-        f"the posterior is not log-concave at its mode: its curvature is {values[0]:.3g} in a direction of which "
-        f"{names[found.flattest]} is the largest part, {values[-1]:.3g} at most, each parameter's own taken as 1. A "
-        "rank-deficient design under a flat prior does this; such directions are scaled as the flattest of the "
-        f"{enough.sum()} others",
+        f"the posterior is not log-concave at its mode: the Hessian, scaled to a unit diagonal, has eigenvalues from "
+        f"{values[0]:.3g} to {values[-1]:.3g}, and {names[found.flattest]} is the largest part of the flattest "
+        "direction. A rank-deficient design under a flat prior is a common cause. Warm-up scales flat directions like "
+        f"the flattest of the {enough.sum()} others",
         stacklevel=3,
     )
     lifted = found.hessian(np.where(enough, values, values[enough].min()))

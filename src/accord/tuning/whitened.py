@@ -1,7 +1,7 @@
-"""Coordinates that whiten a posterior of mild shape, and draws in them, by a few hundred weighted points.
+"""Whitening coordinates by importance sampling with a few hundred weighted points.
 
-Where a t distribution around the mode has a fair part of the posterior's mass, weighted points with gradients give mean
-and covariance better than thousands of steps of chains do, and in a few sums.
+If a t distribution around the mode covers the posterior well, weighted points with gradients estimate mean and
+covariance better than thousands of MCMC steps, in a few sums.
 """
 
 from __future__ import annotations
@@ -20,26 +20,25 @@ from ..samplers.by_sums.proposal import Drawn
 from ..samplers.by_sums.weighing import Batch, Weighing
 from ..samplers.session import Session
 
-# How far the moments that two halves tell may be apart, for each dimension: of variances that is half as much again on
-# one side, and what both tell together is a fifth off.
+# Largest divergence per dimension between the estimates of two halves. 0.04 is a ratio of 1.5 between variances.
 _AGREE = 0.04
-# Draws that are kept at random, and of the steepest, at most.
+# Number of random draws, and of draws with the largest gradients, at most.
 _DRAWS = 64
 
 Moments = tuple[np.ndarray, np.ndarray]
 
 
 class Whitened(NamedTuple):
-    """Coordinates in which the posterior has mean zero and covariance one, and some of its draws.
+    """Coordinates in which the posterior has mean zero and covariance one, and draws in them.
 
     Parameters
     ----------
     coordinates
         The coordinates.
     draws
-        In them, shape (draw, dim).
+        Random draws, shape (draw, dim).
     steep
-        Those with the largest gradients of all that there were, likewise: F's curvature is largest about there.
+        The draws with the largest gradients, shape (draw, dim), where F's curvature tends to be largest.
     """
 
     coordinates: Coordinates
@@ -48,14 +47,14 @@ class Whitened(NamedTuple):
 
 
 class Estimates(NamedTuple):
-    """What points tell of a posterior.
+    """Moments of a posterior, estimated from weighted points.
 
     Parameters
     ----------
     mean, cov
-        Its moments, shapes (dim,) and (dim, dim).
+        The moments, shapes (dim,) and (dim, dim).
     apart
-        How far those that either half of the points tells are apart.
+        The divergence per dimension between the estimates of two halves of the points.
     """
 
     mean: np.ndarray
@@ -70,10 +69,9 @@ class Estimates(NamedTuple):
         log_weight: Float[np.ndarray, " point"],
         half: Bool[np.ndarray, " point"],
     ) -> Estimates:
-        """By the points alone, or with F's gradients: whichever the two halves are nearer by.
+        """Estimates with or without F's gradients, whichever makes the two halves agree better.
 
-        Where the posterior is nearly Gaussian, gradients take most of the noise of few points away; where it is far
-        from that, they add some.
+        Gradients remove most of the noise if the posterior is nearly Gaussian, and add noise if it is not.
         """
         found = []
         for estimate in (_plain, moments):
@@ -83,7 +81,7 @@ class Estimates(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """Whether the halves are as near as warm-up needs them."""
+        """Whether the two halves agree within the tolerance of warm-up."""
         return self.apart <= _AGREE
 
     def whitened(
@@ -92,7 +90,7 @@ class Estimates(NamedTuple):
         draws: Float[np.ndarray, "draw dim"],
         gradients: Float[np.ndarray, "draw dim"],
     ) -> Whitened:
-        """The coordinates that whiten it, and some of many draws; all are given in the coordinates `start`."""
+        """Whitening coordinates and a selection of draws. Estimates, draws and gradients are in coordinates `start`."""
         inner = Coordinates(self.mean, np.linalg.cholesky(self.cov))
         some = np.random.default_rng(2).permutation(len(draws))[:_DRAWS]
         steep = np.argsort(np.linalg.norm(gradients @ inner.factor, axis=1))[-_DRAWS:]
@@ -100,48 +98,54 @@ class Estimates(NamedTuple):
 
 
 def _plain(points: np.ndarray, gradients: np.ndarray, log_weight: np.ndarray) -> Moments:
-    """Weighted mean and covariance; gradients are left out."""
+    """Weighted mean and covariance without gradients."""
     return weights.moments(points, weights.of_mean_one(log_weight))
 
 
 def _apart(one: Moments, other: Moments) -> float:
-    """Half of Jeffreys' divergence of two Gaussians, for each dimension; means by the average covariance.
+    """Half the Jeffreys divergence of two Gaussians per dimension, with means compared by the average covariance.
 
-    Infinite where a covariance has no width in some direction, as that of a few points.
+    Infinite if a covariance is singular, as with very few points.
     """
     (mean, cov), (other_mean, other_cov) = one, other
     dim, off = mean.size, mean - other_mean
     try:
-        # not as traces, whose rounding errors may make them negative where a covariance is nearly singular
+        # not by traces, which rounding may make negative for a nearly singular covariance
         ratios = linalg.eigvalsh(cov, other_cov)
     except linalg.LinAlgError:
         return np.inf
-    # no width but rounding, of either sign
+    # singular up to rounding
     if ratios[0] <= dim * np.finfo(float).eps * ratios[-1]:
         return np.inf
     both = (ratios + 1.0 / ratios - 2.0).sum()
     return float((both / 4.0 + off @ np.linalg.solve((cov + other_cov) / 2.0, off) / 2.0) / dim)
 
 
-# Points of a batch: for each dimension, and the fewest; and batches at most, the later ones larger.
-_POINTS, _FEWEST, _BATCHES = 8, 128, 4
-# Degrees of freedom of the first proposal, at least.
+# Points of a batch per dimension.
+_POINTS = 8
+# Smallest number of points of a batch.
+_FEWEST = 128
+# Largest number of batches. Later batches are larger.
+_BATCHES = 4
+# Smallest degrees of freedom of the first proposal.
 _FREEDOM = 5
-# Effective points for each dimension below which batches are given up, and from which on their moments are believed.
-_LOST, _ENOUGH = 1.0, 6.0
-# Draws for which points stand by their weights: those of less than about one have none.
+# Effective points per dimension below which importance sampling gives up.
+_LOST = 1.0
+# Effective points per dimension required for reliable moments.
+_ENOUGH = 6.0
+# Draws of the systematic resampling.
 _RESAMPLED = 1024
 
 
 def weighed(session: Session, place: Coordinates) -> Whitened | None:
-    """Coordinates by the moments of weighted points; None where too few points share the weight.
+    """Whitening coordinates by importance sampling, or None if the effective sample size is too small.
 
     Parameters
     ----------
     session
-        Sums over the network, which count this.
+        Sums over the network.
     place
-        Coordinates of the Gaussian at the mode.
+        Coordinates that whiten the Gaussian at the mode.
     """
     dim = place.origin.size
     size = max(_FEWEST, _POINTS * dim)
@@ -151,7 +155,7 @@ def weighed(session: Session, place: Coordinates) -> Whitened | None:
         proposal = proposals.around(main)
         drawn = Drawn(proposal, size << max(0, batch - 1), 0, batch)
         value, slope = slopes(session, place, drawn)
-        # weights are relative: any value of F's may be taken off, the same from all batches
+        # importance weights are relative, so that a constant may be subtracted from F in all batches
         lowest = value.min() if lowest is None else lowest
         batched = Batch(proposal, drawn.points, value - lowest, slope)
         found = Weighing(batched) if found is None else found.with_batch(batched)
@@ -168,7 +172,7 @@ def weighed(session: Session, place: Coordinates) -> Whitened | None:
 
 
 def _resampled(found: Weighing) -> np.ndarray:
-    """The points that stand for some draws, by their weights."""
+    """Indices of the points that systematic resampling selects."""
     log_w = truncated(found.log_weight)
     share = np.cumsum(np.exp(log_w - log_w.max()))
     return np.unique(np.searchsorted(share / share[-1], (np.arange(_RESAMPLED) + 0.5) / _RESAMPLED))

@@ -1,1 +1,1 @@
-"""Checks, texts, figures and pages that the other rooms share."""
+"""Argument checks, texts, figures and pages that all modules share."""

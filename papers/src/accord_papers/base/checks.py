@@ -22,10 +22,10 @@ def whole_number(name: str, value: Any, low: int) -> int:
 
 
 def one_an_agent(name: str, value: Any, num_agents: int) -> np.ndarray:
-    """One number, or one an agent, as an array of shape (agent,), or a `ValueError` for another shape."""
+    """A number, or one number for each agent, as an array of shape (agent,). Other shapes raise `ValueError`."""
     array = np.asarray(value)
     if array.shape not in ((), (num_agents,)):
-        raise ValueError(f"{name} must be one number, or one an agent ({num_agents}), found shape {array.shape}")
+        raise ValueError(f"{name} must be one number or {num_agents}, one for each agent, found shape {array.shape}")
     return np.broadcast_to(array, (num_agents,))
 
 
@@ -36,7 +36,7 @@ def positive(name: str, value: float) -> None:
 
 
 def unknown_name_error(kind: str, name: object, choices: Iterable[str]) -> ValueError:
-    """Return the error for a name that is not among the choices, with the nearest right one."""
+    """The error for a name that is not among the choices. Its message names the nearest choice."""
     choices = list(choices)
     near = difflib.get_close_matches(str(name).lower(), choices, n=1, cutoff=0.5)
     hint = f", did you mean {near[0]!r}?" if near else "."

@@ -1,4 +1,4 @@
-"""One look for all figures: colours, sizes and files."""
+"""Style of all figures: colours, sizes and files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# Okabe and Ito's colours, which differ under every kind of colour blindness.
+# Okabe and Ito's palette, safe for colour-blind readers.
 COLORS = {
     "blue": "#0072B2",
     "vermillion": "#D55E00",
@@ -24,7 +24,7 @@ _LOOK: dict[Any, Any] = {
     "axes.spines.right": False,
     "legend.frameon": False,
     "legend.fontsize": 8,
-    # text as text and fixed ids: small files, the same for the same data
+    # text as text and fixed ids: small, reproducible files
     "svg.fonttype": "none",
     "svg.hashsalt": "accord",
 }
@@ -32,7 +32,7 @@ _PANEL = (4.6, 3.6)
 
 
 def require() -> None:
-    """Raise `ImportError` with what to do where matplotlib is missing."""
+    """Raise `ImportError` with the install command if matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -41,16 +41,16 @@ def require() -> None:
 
 @contextmanager
 def figure(folder: Path, name: str, *, panels: int = 1, rows: int = 1, title: str = "") -> Iterator[Any]:
-    """Axes side by side, an array of shape (panels,), drawn upon inside and written at the end.
+    """Context manager that yields a row of axes, shape (panels,), and writes the figure on exit.
 
     Parameters
     ----------
     folder, name
-        `name.png` and `name.svg` are written to the folder.
+        The figure is written to `name.png` and `name.svg` in the folder.
     panels, rows
-        How many axes in a row, and how many rows; of several, the array has the shape (rows, panels).
+        Axes in a row, and rows. With several rows the array has the shape (rows, panels).
     title
-        Above all of them.
+        Title above all axes.
     """
     require()
     import matplotlib as mpl
@@ -58,7 +58,7 @@ def figure(folder: Path, name: str, *, panels: int = 1, rows: int = 1, title: st
     from matplotlib.figure import Figure
 
     with mpl.rc_context(_LOOK):
-        # without pyplot: no window, no global list of figures
+        # no pyplot: no window and no global list of figures
         drawn = Figure(figsize=(_PANEL[0] * panels, _PANEL[1] * rows), layout="constrained")
         FigureCanvasAgg(drawn)
         axes = drawn.subplots(rows, panels, squeeze=False)

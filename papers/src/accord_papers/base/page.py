@@ -1,4 +1,4 @@
-"""Pages of HTML that need no other file, for screens in light and dark and for paper."""
+"""Self-contained HTML pages for light and dark screens and for print."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ dt { font-weight: 600; } dd { margin: 0 0 .5rem 1.5rem; }
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: its text, and the class of its look."""
+    """A table cell: its text and its CSS class."""
 
     text: str
     look: str = ""
@@ -57,7 +57,7 @@ def paragraph(text: str) -> str:
 
 
 def table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
-    """A table of texts and `Cell`s, which scrolls by itself where it is wider than the screen; heads may all be ""."""
+    """A table of texts and `Cell`s that scrolls if it is wider than the screen. Empty heads are left out."""
     titles = [*head]
     lines = [_row("th", titles)] if any(titles) else []
     lines += [_row("td", row) for row in rows]
@@ -65,7 +65,7 @@ def table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
 
 
 def document(title: str, body: str, heading: str) -> str:
-    """A whole page, its heading above the body."""
+    """A complete HTML page with a heading above the body."""
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'

@@ -1,4 +1,4 @@
-"""Standard output for people and programs, and the line that long work shows."""
+"""Standard output for terminals and pipes, and a progress line on standard error."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from rich.progress import (
 )
 from rich.table import Column, Table
 
-# More columns than any line needs: what another program reads is neither folded nor cut.
+# Console width for pipes, so that lines are neither folded nor cut.
 _ENDLESS = 100_000
-# Columns that the text of a table is left with, at least, beside numbers that are kept whole.
+# Least width of a folded column beside columns that are not folded.
 _LEAST_TEXT = 12
-# Seconds between two lines of a log.
+# Seconds between two log lines.
 _LOG_EVERY = 10.0
 
 
 def console() -> Console:
-    """A console on standard output that shows text as it is, on lines without end where that is no terminal."""
+    """A console on standard output that prints text unchanged, with unlimited width if stdout is not a terminal."""
     return Console(width=None if sys.stdout.isatty() else _ENDLESS, markup=False, emoji=False, highlight=False)
 
 
 def folded(table: Table, width: int) -> Table:
-    """The table with columns that fold what is too long for them, so that Rich cuts nothing.
+    """The table with columns that fold long cells, so that Rich cuts nothing.
 
-    Columns that are marked `no_wrap`, such as names, are kept whole where the others have room beside them.
+    `no_wrap` columns, such as names, are not folded if the table still fits into the width.
     """
     _, right, _, left = table.padding
     widths = [_width(column) if column.no_wrap else min(_width(column), _LEAST_TEXT) for column in table.columns]
@@ -54,10 +54,9 @@ def _width(column: Column) -> int:
 
 @contextmanager
 def share_done(title: str) -> Iterator[Callable[[str, float], None]]:
-    """What is called with what is being done, and the share that is done; both are shown on standard error.
+    """Context manager that yields a callback `(stage, share)`, which shows both on standard error.
 
-    On a terminal that is one line that moves, elsewhere a line every ten seconds at most, and nothing where the
-    environment has ACCORD_PROGRESS=off.
+    On a terminal it shows a progress bar, elsewhere at most one line in ten seconds. ACCORD_PROGRESS=off disables both.
     """
     shown = os.environ.get("ACCORD_PROGRESS") != "off"
     if shown and sys.stderr.isatty():

@@ -1,6 +1,6 @@
 """One-shot methods that multiply densities or histograms, or fit weights; `accord.samplers.combine` has the others.
 
-Each samples every shard by NUTS, and combines the draws once, by `accord.samplers.combine.one_shot`.
+Each method samples every shard by NUTS and combines the draws once, by `accord.samplers.combine.one_shot`.
 """
 
 from .nonparametric import nonparametric

@@ -1,4 +1,4 @@
-"""Draws from a product of mixtures, one mixture an agent, by Metropolis steps over the components (Algorithm 1)."""
+"""Draws from a product of mixtures, one per agent, by Metropolis steps over the components (Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from accord.samplers.combine import Combination
 
 
 class Offers(NamedTuple):
-    """What the log weight of a component needs of each agent's draws.
+    """Terms of each agent's draws in the log weight of a component.
 
-    A component picks one draw c of each agent. With the product Gaussian's mean as origin, kernel precisions P_i / h^2
+    A component has one draw c_i per agent. With the product Gaussian's mean as origin, kernel precisions P_i / h^2
     and Gaussian precisions A_i (none in `nonparametric`), V' (sum_i P_i) V = I and V' (sum_i A_i) V = diag(ratio),
     completing the square in x of `prod_i N(x | c_i, h^2 P_i^-1) N(x | m_i, A_i^-1) / N(c_i | m_i, A_i^-1)` gives
 
         log w = -1/2 [ sum_i c_i' P_i c_i / h^2 - |(V' sum_i P_i c_i) / sqrt(1 + h^2 ratio)|^2 / h^2
                        - sum_i (c_i - m_i)' A_i (c_i - m_i) ]
 
-    and the kernel `x = V y, y ~ N((V' sum_i P_i c_i) / (1 + h^2 ratio), h^2 / (1 + h^2 ratio))`. Shrinkage puts
-    `m_i + factor (c_i - m_i)` for c_i; with P_i = A_i, sum_i P_i m_i = 0 at this origin, so that all terms are
-    powers of the factor times sums that do not depend on h.
+    and the kernel `x = V y, y ~ N((V' sum_i P_i c_i) / (1 + h^2 ratio), h^2 / (1 + h^2 ratio))`. Shrinkage replaces c_i
+    by `m_i + factor (c_i - m_i)`. With P_i = A_i, sum_i P_i m_i = 0 at this origin, so that all terms are powers of the
+    factor times sums that do not depend on h.
     """
 
     # V' P_i c, shape (agent, point, dim)
     sums: np.ndarray
-    # m_i' P_i c, c' P_i c and (c - m_i)' A_i (c - m_i), shapes (agent, point); c from m_i under shrinkage
+    # m_i' P_i c, c' P_i c and (c - m_i)' A_i (c - m_i), shapes (agent, point), with c relative to m_i under shrinkage
     linear: np.ndarray
     square: np.ndarray
     gain: np.ndarray
 
 
 class Components(NamedTuple):
-    """A product as `Offers` describes it: the offers, the origin (dim,), V (dim, dim) and the ratios (dim,)."""
+    """A product of mixtures, see `Offers`: the offers, the origin (dim,), V (dim, dim) and the ratios (dim,)."""
 
     offers: Offers
     origin: np.ndarray
@@ -45,7 +45,7 @@ class Components(NamedTuple):
 
 
 def bandwidths(subsets: np.ndarray, bandwidth: float | None) -> np.ndarray:
-    """One bandwidth a draw: the paper's annealed ones unless a number is given."""
+    """One bandwidth per draw, by default the paper's annealed bandwidths."""
     draws, dim = subsets.shape[1], subsets.shape[3]
     if bandwidth is not None:
         return np.full(draws, float(bandwidth))
@@ -61,9 +61,9 @@ def draw_components(
     sweeps: int,
     rng: np.random.Generator,
 ) -> Combination:
-    """As many draws as there are of each subset (chain, draw, agent, dim), by bandwidths and factors (draw,)."""
+    """Draws in the number of the subset draws (chain, draw, agent, dim), with bandwidths and factors (draw,)."""
     chains, draws = subsets.shape[:2]
-    # in double precision: weights are differences of squares over h^2
+    # double precision: weights are differences of squares over h^2
     with jax.enable_x64(True):
         keys = jax.random.split(jax.random.key(int(rng.integers(2**62))), chains)
         inputs = (product.offers, product.ratio, bandwidths, factors)
@@ -107,7 +107,7 @@ def _sweeps(
 
         old, new = gather(chosen), gather(offered)
         change = jax.tree.map(jnp.subtract, new, old)
-        # summed anew in every sweep, so that rounding does not pile up
+        # fresh sums in every sweep, so that rounding errors do not accumulate
         state = jax.tree.map(lambda parts: jnp.sum(parts, axis=0), old)
 
         def turn(carry: tuple[jax.Array, ...], own: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], jax.Array]:

@@ -1,4 +1,4 @@
-"""Density product of kernel estimates: one mixture of kernels a shard, multiplied and drawn from."""
+"""Density product of kernel estimates: the product of one mixture of kernels per shard."""
 
 from __future__ import annotations
 
@@ -27,43 +27,43 @@ def nonparametric(
 ) -> Run:
     """Density product of kernel estimates.
 
-    From agent i:  draws of `exp(-f_i)`, which make a mixture of T equal kernels; at the hub draws of the product of
-    the mixtures, itself a mixture of T^N Gaussians, by Metropolis steps over the kernel that stands for each agent.
+    From agent i:  draws of `exp(-f_i)`, which form a mixture of T equal kernels. The hub draws from the product of the
+    mixtures, a mixture of T^N Gaussians, by Metropolis steps over each agent's kernel.
 
-    Neiswanger, Wang and Xing 2014, Algorithm 1: in sweep t every agent in turn is offered one of its draws at random,
-    accepted with probability `min(1, w' / w)`, `w = prod_i N(x_i | mean, h^2 K_i)`, and a draw is made from the
-    kernel of the product; the paper anneals the bandwidth, `h = t^(-1/(4 + dim))`. As T grows and h falls it
-    approaches the posterior of any shards. At h > 0 the paper's form, `K_i = I`, turns Gaussian shards N(m_i, S_i)
-    into `prod_i N(m_i, S_i + h^2 I)`, too wide. With shrinkage, the default here, the centres are moved to their mean
-    and `K_i = S_i` (`kernels.shrinkage_factor`): the product of Gaussian shards is then exact at every h, up to the
-    error of a finite number of draws, h has no unit, and one h serves all sweeps. Acceptance falls as h^dim, and
-    independent draws are more than 2 / h^2 sweeps apart: more than about ten parameters are not for this method.
+    Neiswanger, Wang and Xing 2014, Algorithm 1: in sweep t, each agent in turn gets a random one of its draws as a
+    proposal, accepted with probability `min(1, w' / w)`, `w = prod_i N(x_i | mean, h^2 K_i)`. A draw then comes from
+    the kernel of the product. The paper anneals the bandwidth, `h = t^(-1/(4 + dim))`. As T grows and h falls, the
+    product approaches the posterior of any shards. At h > 0 the paper's form, `K_i = I`, turns Gaussian shards
+    N(m_i, S_i) into `prod_i N(m_i, S_i + h^2 I)`, which is too wide. With shrinkage, the default here, centres move
+    towards their mean and `K_i = S_i` (`kernels.shrinkage_factor`). The product of Gaussian shards is then exact at
+    every h, up to Monte Carlo error, h has no unit, and all sweeps use one h. Acceptance falls as h^dim, and
+    independent draws are more than 2 / h^2 sweeps apart: use this method for up to about ten parameters.
 
     Parameters
     ----------
     post, draws, chains, seed
-        As in `accord.samplers.combine.consensus`. The kernels are made of the draws of all chains.
+        As in `accord.samplers.combine.consensus`. The kernels use the draws of all chains.
     warmup
-        As in `accord.samplers.combine.consensus`, and as many sweeps at the first bandwidth before the first draw.
+        As in `accord.samplers.combine.consensus`, and the number of sweeps before the first draw.
     bandwidth
-        One h for all sweeps: in (0, 1], in units of the draws' standard deviations, left out
-        `kernels.default_bandwidth`; with `shrinkage=False` > 0, in units of the parameters, left out the paper's
-        annealed one.
+        One h for all sweeps, in (0, 1], in units of the draws' standard deviations. Default:
+        `kernels.default_bandwidth`. With `shrinkage=False` h > 0 is in units of the parameters. Default: the paper's
+        annealed bandwidth.
     shrinkage
-        False is the paper's form.
+        Whether to shrink centres. False is the paper's form.
     sweeps
-        Sweeps a draw, >= 1; 1 is the paper's number.
+        Sweeps per draw, >= 1. The paper has 1.
 
     Returns
     -------
     Run
-        The same draws for every agent. Statistics: `acceptance`, the share of the agents' offers that were taken
-        before a draw, and `bandwidth`.
+        The same draws for every agent. Statistics: `acceptance`, the share of proposals accepted before a draw, and
+        `bandwidth`.
 
     Raises
     ------
     ValueError, ImportError
-        As in `accord.samplers.combine.consensus`; or a bandwidth out of its range.
+        As in `accord.samplers.combine.consensus`, or the bandwidth is out of range.
 
     Examples
     --------
@@ -96,13 +96,13 @@ def kernel_product(
     shrinkage: bool = True,
     sweeps: int = 50,
 ) -> Combination:
-    """Draws of the product of kernel estimates made of subset draws (chain, draw, agent, dim)."""
+    """Draws from the product of kernel estimates of subset draws (chain, draw, agent, dim)."""
     points = pooled(subsets)
     fitted = moments(points)
     kernels = fitted.precisions if shrinkage else np.broadcast_to(np.eye(points.shape[2]), fitted.precisions.shape)
     origin = fitted.product().mean
     basis = np.linalg.inv(np.linalg.cholesky(kernels.sum(axis=0))).T
-    # from the mean of the agent where that is what centres shrink to, else all that centres have to tell is `points`
+    # relative to the agent's mean if centres shrink to it, else to the origin
     means = fitted.means if shrinkage else np.broadcast_to(origin, fitted.means.shape)
     centred = points - means[:, None]
     scaled = np.einsum("nij,ntj->nti", kernels, centred)

@@ -15,7 +15,7 @@ from ..base.checks import whole_number
 from .components import Components, Offers, bandwidths, draw_components
 from .kernels import check_bandwidth, default_bandwidth, effective_shares
 
-# With fewer effective draws than this of some agent, the product is noise.
+# Fewest effective draws of an agent without a warning.
 _FEWEST = 25.0
 
 
@@ -32,16 +32,15 @@ def semiparametric(
 ) -> Run:
     """Density product of fitted Gaussians, each corrected by a kernel estimate.
 
-    From agent i:  draws of `exp(-f_i)`; at the hub  `p_i(x) = N(x | m_i, S_i) (1/T) sum_t N(x | x_it, h^2 K_i) /
-    N(x_it | m_i, S_i)`, multiplied over agents and drawn from as in `nonparametric`.
+    From agent i:  draws of `exp(-f_i)`. The hub forms `p_i(x) = N(x | m_i, S_i) (1/T) sum_t N(x | x_it, h^2 K_i) /
+    N(x_it | m_i, S_i)`, and draws from the product over agents as in `nonparametric`.
 
-    Neiswanger, Wang and Xing 2014, section 3.3, with the full weights W. The estimate is unbiased where a shard is
-    the fitted Gaussian, at every h, as the kernel then smooths the constant 1: no shrinkage is needed. The weights
-    `1 / N(x_it | m_i, S_i)` are heavy: their variance is finite for `h^2 K_i < 2 S_i` only, which the paper's
-    `K_i = I` breaks for parameters of small standard deviation; the default here is `K_i = S_i`, for h <= 1. And the
-    correction rests on each agent's draws where the product lies: an agent whose posterior is three or more standard
-    deviations away has next to none there, at any h, and is named in a warning; `nonparametric` and `weierstrass`
-    with shrinkage do not break down in this way.
+    Neiswanger, Wang and Xing 2014, section 3.3, with the full weights W. For Gaussian shards the estimate is unbiased
+    at every h, because the kernel smooths the constant 1, so shrinkage is not needed. The weights
+    `1 / N(x_it | m_i, S_i)` have a finite variance only for `h^2 K_i < 2 S_i`, which the paper's `K_i = I` violates for
+    parameters with small standard deviations. The default here is `K_i = S_i`, for h <= 1. The correction needs draws
+    of each agent near the product. An agent whose posterior is three or more standard deviations away has almost none
+    there, at any h, and a warning names it. `nonparametric` and `weierstrass` with shrinkage do not have this problem.
 
     Parameters
     ----------
@@ -50,7 +49,7 @@ def semiparametric(
     bandwidth
         As in `nonparametric`, with `scaled` for `shrinkage`.
     scaled
-        False is the paper's kernel, of covariance h^2 I in units of the parameters.
+        Whether `K_i = S_i`. False is the paper's kernel, with covariance h^2 I in units of the parameters.
     sweeps
         As in `nonparametric`.
 
@@ -95,12 +94,12 @@ def corrected_product(
     scaled: bool = True,
     sweeps: int = 50,
 ) -> Combination:
-    """Draws of the product of corrected Gaussians made of subset draws (chain, draw, agent, dim)."""
+    """Draws from the product of corrected Gaussians of subset draws (chain, draw, agent, dim)."""
     points = pooled(subsets)
     fitted = moments(points)
     kernels = fitted.precisions if scaled else np.broadcast_to(np.eye(points.shape[2]), fitted.precisions.shape)
     origin = fitted.product().mean
-    # the basis in which the kernels' precisions sum to I and those of the Gaussians to a diagonal matrix
+    # a basis in which the kernels' precisions sum to I, and the Gaussians' precisions to a diagonal matrix
     ratio, basis = scipy.linalg.eigh(fitted.precisions.sum(axis=0), kernels.sum(axis=0))
     centred = points - origin
     weighted = np.einsum("nij,ntj->nti", kernels, centred)
@@ -122,11 +121,11 @@ def corrected_product(
 
 
 def _warn_of_far_agents(fitted: Moments, points: int, bandwidth: float) -> None:
-    worth = points * effective_shares(fitted, bandwidth, shrinkage=False)
-    if worth.min() < min(_FEWEST, points / 10.0):
-        agent = int(np.argmin(worth))
+    effective = points * effective_shares(fitted, bandwidth, shrinkage=False)
+    if effective.min() < min(_FEWEST, points / 10.0):
+        agent = int(np.argmin(effective))
         warnings.warn(
-            f"the draws of agent {agent} lie too far from the product: for semiparametric all {points} are worth "
-            f"{worth[agent]:.2g}; use nonparametric, weierstrass or parametric, or more draws",
+            f"the draws of agent {agent} lie too far from the product for semiparametric: {points} draws make "
+            f"{effective[agent]:.2g} effective draws. Use nonparametric, weierstrass or parametric, or more draws",
             stacklevel=2,
         )

@@ -1,4 +1,4 @@
-"""Random partition trees: histograms of the subset draws on common blocks, multiplied block by block."""
+"""Random partition trees: the product of histograms of the subset draws on common blocks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from accord.samplers.combine import Combination, one_shot, pooled
 
 from ..base.checks import unknown_name_error, whole_number
 
-# The shortest side of a block, of the range of all draws.
+# Shortest side of a block, relative to the range of all draws.
 _SHORTEST = 1e-3
 
 
 class Block(NamedTuple):
-    """A leaf: the log of the product density's integral over it, and the indices of each set's points in it."""
+    """A leaf: the log integral of the product density over it, and the indices of each set's points in it."""
 
     log_mass: float
     members: list[np.ndarray]
@@ -38,43 +38,43 @@ def trees(
 ) -> Run:
     """Random partition trees.
 
-    From agent i:  draws of `exp(-f_i)`; at the hub, for two sets of draws, blocks A_k that are cut in two at random
-    axes; block k is picked in proportion to `|A_k| prod_i (n_ik / |A_k|)`, n_ik of set i's draws being in it, and gives
-    a draw; the results are combined in the same way until one set is left.
+    From agent i:  draws of `exp(-f_i)`. For two sets of draws, the hub cuts space into blocks A_k at random axes. It
+    picks block k with probability proportional to `|A_k| prod_i (n_ik / |A_k|)`, with n_ik draws of set i in the block,
+    and draws from it. The results are combined in the same way until one set is left.
 
-    Wang, Guo, Heller and Dunson 2015 (Parallelizing MCMC with random partition trees, arXiv:1506.03164), with its
-    combination in pairs, its forest of `count` trees and its local Gaussians: `smoothing` draws from the product of the
-    Gaussians with the moments of each set's draws in the block, where the plain form draws uniformly from it. Derived
-    from the paper's outline. It follows several modes and any shape that its blocks resolve, where averages of draws
-    end between modes. Blocks resolve nothing narrower than they are, nor many dimensions. Measured on four and six
-    Gaussian shards with 4,000 draws: standard deviations are 0.9 to 1.05 of the right ones in one and two dimensions
-    and 1.1 to 1.2 in five, means up to 0.3 of them off. Without smoothing, which is right in one dimension as blocks
-    become many, they are 2 to 5 times too wide in two: the outer blocks are long.
+    Wang, Guo, Heller and Dunson 2015 (Parallelizing MCMC with random partition trees, arXiv:1506.03164), with
+    combination in pairs, a forest of `count` trees and local Gaussians: `smoothing` draws from the product of Gaussians
+    with the moments of each set's draws in the block, and the plain form draws uniformly. Derived from the paper's
+    outline. The method follows several modes and any shape that its blocks resolve. Averages of draws would end between
+    modes. Blocks resolve neither details narrower than a block nor many dimensions. Measured on four and six Gaussian
+    shards with 4,000 draws: standard deviations are 0.9 to 1.05 times the right ones in one and two dimensions and 1.1
+    to 1.2 times in five, and means are off by up to 0.3 of them. Without smoothing, one dimension is right for many
+    blocks, and in two dimensions the outer blocks make standard deviations 2 to 5 times too large.
 
     Parameters
     ----------
     post, draws, chains, seed, warmup
-        As in `accord.samplers.combine.consensus`. The draws of all chains are combined together; draws of the result
+        As in `accord.samplers.combine.consensus`. The draws of all chains are combined together. Draws of the result
         are exchangeable.
     count
-        Trees, over which the density is averaged, >= 1.
+        Number of trees in the average, >= 1.
     share
-        The part of all draws below which a block is cut no more, in (0, 1].
+        In (0, 1]. A block with less than twice this share of all draws is not cut.
     cut
-        Where a block is cut: "median" (default), or "likelihood", where the two histograms are most likely.
+        Position of cuts: "median" (default), or "likelihood" for the most likely pair of histograms.
     smoothing
-        False draws uniformly from blocks.
+        Whether to draw from local Gaussians. False draws uniformly from blocks.
 
     Returns
     -------
     Run
-        The same draws for every agent. Settings: `blocks`, the mean number of blocks with draws of both sets, of the
+        The same draws for every agent. Settings: `blocks`, the mean number of blocks with draws of both sets, for the
         pair with the fewest.
 
     Raises
     ------
     ValueError, ImportError
-        As in `accord.samplers.combine.consensus`; or an option out of its range.
+        As in `accord.samplers.combine.consensus`, or an option is out of range.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def forest(
     cut: str = "median",
     smoothing: bool = True,
 ) -> Combination:
-    """The combination of subset draws (chain, draw, agent, dim)."""
+    """Combine subset draws (chain, draw, agent, dim) by forests, in pairs."""
     sets = list(pooled(subsets))
     fewest = np.inf
     while len(sets) > 1:
@@ -128,7 +128,7 @@ def forest(
 def product(
     sets: list[np.ndarray], rng: np.random.Generator, *, count: int, share: float, cut: str, smoothing: bool
 ) -> tuple[np.ndarray, float]:
-    """As many draws of the product of the sets' densities as a set (point, dim) has, and the mean number of blocks."""
+    """Draws from the product of the sets' densities, in the size of a set (point, dim), and the mean block count."""
     points = len(sets[0])
     drawn: list[np.ndarray] = []
     blocks = 0
@@ -157,7 +157,7 @@ Cut = Callable[[list[np.ndarray], float, float], float]
 def grow(
     sets: list[np.ndarray], corners: Corners, share: float, cut: Cut, rng: np.random.Generator
 ) -> Iterator[tuple[Block, Corners]]:
-    """The blocks of one random tree that hold points of all sets; the whole if there is none."""
+    """The blocks of one random tree that hold points of all sets, or one block with everything."""
     everything = [np.arange(len(own)) for own in sets]
     least = 2.0 * share * sum(map(len, sets))
     shortest = _SHORTEST * (corners[1] - corners[0])
@@ -171,7 +171,7 @@ def grow(
         if sum(map(len, members)) >= max(least, 2.0):
             inside = [own[i, axis] for own, i in zip(sets, members, strict=True)]
             place = cut(inside, low[axis], high[axis])
-        # written so that NaN, no place to cut at, ends the branch
+        # NaN means that there is no position for a cut
         if not min(place - low[axis], high[axis] - place) > shortest[axis]:
             found = True
             yield Block(_log_mass(sets, members, (low, high)), members), (low, high)
@@ -191,8 +191,8 @@ def _corners(sets: list[np.ndarray]) -> Corners:
 
 
 def _log_mass(sets: list[np.ndarray], members: list[np.ndarray], corners: Corners) -> float:
-    """The log of |A| prod_i (n_i / |A|), up to what is the same for all blocks."""
-    # tiny where all points are the same
+    """The log of |A| prod_i (n_i / |A|), up to a constant."""
+    # tiny for equal points
     volume = np.log(corners[1] - corners[0] + np.finfo(float).tiny).sum()
     return float(np.sum(np.log([len(i) for i in members])) - (len(sets) - 1) * volume)
 
@@ -202,7 +202,7 @@ def _median(inside: list[np.ndarray], low: float, high: float) -> float:
 
 
 def _likelihood(inside: list[np.ndarray], low: float, high: float) -> float:
-    """Where the sum over the sets of the log likelihoods of two-bin histograms is largest."""
+    """The cut that maximises the sum over sets of the log likelihoods of two-bin histograms."""
     every = np.sort(np.concatenate(inside))
     places = (every[1:] + every[:-1]) / 2.0
     places = places[(places > low) & (places < high)]
@@ -220,16 +220,16 @@ CUTS: dict[str, Cut] = {"median": _median, "likelihood": _likelihood}
 
 
 def _local_gaussian(inside: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and factor of the product of the Gaussians of points (point, dim) of each set in a block.
+    """Mean and factor of the product of Gaussians that are fitted to each set's points (point, dim) in a block.
 
-    A covariance of few points is shrunk to that of all of them, with the weight of dim + 1 points.
+    Covariances are shrunk towards the common covariance of all sets, with the weight of dim + 1 points.
     """
     dim = inside[0].shape[1]
     centred = [own - own.mean(axis=0) for own in inside]
     scatters = np.stack([own.T @ own for own in centred])
     common = scatters.sum(axis=0) / max(sum(map(len, inside)) - len(inside), 1)
     if not np.diag(common).min() > 0:
-        # one point of each set, or points that are the same: a spot in the middle
+        # one point per set, or equal points: a point mass in the middle
         return np.mean([own.mean(axis=0) for own in inside], axis=0), np.zeros((dim, dim))
     scale = np.sqrt(np.diag(common))
     unit = common / np.outer(scale, scale) + 1e-9 * np.eye(dim)

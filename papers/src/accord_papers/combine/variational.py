@@ -1,4 +1,4 @@
-"""Variational consensus Monte Carlo: average the subset draws with the weights that fit the posterior best."""
+"""Variational consensus Monte Carlo: average the subset draws, with weights fitted to the posterior."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accord.samplers.combine import Combination, moments, one_shot, pooled
 
 from ..base.checks import unknown_name_error, whole_number
 
-# L-BFGS stops far before this.
+# Largest number of L-BFGS iterations.
 _ITERATIONS = 200
 
 
@@ -32,38 +32,37 @@ def variational(
 ) -> Run:
     """Variational consensus Monte Carlo.
 
-    From agent i:  draws `x_it` of `exp(-f_i)`; at the hub `x_t = sum_i W_i x_it`, `sum_i W_i = I`, with the matrices
-    that minimise `mean_t F(x_t) - entropy(W)`, for which agents answer with values and slopes at the points x_t.
+    From agent i:  draws `x_it` of `exp(-f_i)`. The hub forms `x_t = sum_i W_i x_it`, `sum_i W_i = I`, with W_i that
+    minimise `mean_t F(x_t) - entropy(W)`. Agents send values and gradients of f_i at the points x_t.
 
-    Rabinovich, Angelino and Jordan 2015 (Variational consensus Monte Carlo, arXiv:1506.03074): the W minimise the
-    Kullback-Leibler divergence from the law of x_t to the posterior, but for the entropy of that law, which cannot be
-    computed. "bound" is their relaxation as we remember it, `sum_i log |det W_i| / N`, a lower bound by the entropy
-    power inequality. It pulls the W_i to one another: of Gaussian shards of unlike widths it makes draws that are too
-    wide where consensus Monte Carlo is exact. "gaussian" (ours) is the entropy of the Gaussian with the covariance of
-    these x_t, `log det Cov(x_t) / 2`, exact where x_t is about Gaussian, as averages are; Gaussian shards are then
-    combined exactly. Linear averages have no shape of their own: means are mended, standard deviations hardly. The
-    search begins at consensus Monte Carlo's weights. Since F itself is asked for, it is no
-    one-message method: about as many rounds as L-BFGS takes evaluations.
+    Rabinovich, Angelino and Jordan 2015 (Variational consensus Monte Carlo, arXiv:1506.03074): W minimises the
+    Kullback-Leibler divergence from the law of x_t to the posterior, with an approximate entropy of that law. "bound"
+    is our recollection of their relaxation, `sum_i log |det W_i| / N`, a lower bound by the entropy power inequality.
+    It favours equal W_i, so that draws are too wide for Gaussian shards of different widths, for which consensus Monte
+    Carlo is exact. "gaussian" (ours) is the entropy of the Gaussian with the covariance of x_t, `log det Cov(x_t) / 2`.
+    It is accurate if x_t is nearly Gaussian, as averages are, and exact for Gaussian shards. Linear averages correct
+    means, and standard deviations hardly. The search starts at consensus Monte Carlo's weights. It takes about one
+    round per evaluation of F by L-BFGS, so this is no one-message method.
 
     Parameters
     ----------
     post, draws, chains, seed, warmup
         As in `accord.samplers.combine.consensus`.
     points
-        Draws at which F is asked for, >= 2; all where there are fewer.
+        Number of draws at which F is evaluated, >= 2, at most all.
     entropy
         "gaussian" (default) or "bound".
 
     Returns
     -------
     Run
-        The same draws for every agent. Settings: `gain`, by how much the objective fell from consensus Monte Carlo's
+        The same draws for every agent. Settings: `gain`, the decrease of the objective from consensus Monte Carlo's
         weights, in nats, and `evaluations`.
 
     Raises
     ------
     ValueError, ImportError
-        As in `accord.samplers.combine.consensus`; or an option out of its range.
+        As in `accord.samplers.combine.consensus`, or an option is out of range.
 
     Examples
     --------
@@ -91,11 +90,11 @@ def variational(
 def fitted_average(
     subsets: np.ndarray, rng: np.random.Generator, *, post: Posterior, points: int = 1000, entropy: str = "gaussian"
 ) -> Combination:
-    """The combination of subset draws (chain, draw, agent, dim)."""
+    """Combine subset draws (chain, draw, agent, dim) by fitted weights."""
     flat = pooled(subsets)
     fitted = moments(flat)
     product = fitted.product()
-    # in units of the product of the subsets' Gaussians, x = mean + R y, whose W are R V R^-1: one scale for L-BFGS
+    # x = mean + R y, W = R V R^-1 with the product of the subsets' Gaussians gives L-BFGS one scale
     root = np.linalg.cholesky(product.cov)
     white = np.linalg.solve(root, (flat - product.mean).reshape(-1, post.dim).T).T.reshape(flat.shape)
     start = np.linalg.solve(root, product.cov @ fitted.precisions @ root)
@@ -103,7 +102,7 @@ def fitted_average(
     with jax.enable_x64(True):
         inputs = (root, product.mean, white[:, some], start)
         fixed = (post.potential, post.stacked(), *map(jnp.asarray, inputs))
-        # F of thousands of nats, of which only changes matter
+        # subtracted, because F may be thousands of nats
         level = float(_objective(np.zeros_like(start), *fixed, entropy=entropy)[0])
 
         def objective(change: np.ndarray) -> tuple[float, np.ndarray]:
@@ -124,12 +123,12 @@ def fitted_average(
 
 
 def _weights(start: Any, change: Any) -> Any:
-    """Matrices that sum to I, as those at the start do."""
+    """Matrices with the sum of the initial ones, I."""
     return start + change - change.mean(axis=0, keepdims=True)
 
 
 def _gaussian(V: jax.Array, y: jax.Array) -> jax.Array:
-    # of the very points at which F is asked for: of others, W could be found that are low at these and wide at those
+    # at the same points as F: otherwise W could fit F at its points and be wide at the others
     centred = y - jnp.mean(y, axis=0, keepdims=True)
     return 0.5 * jnp.linalg.slogdet(centred.T @ centred / (len(y) - 1))[1]
 
@@ -154,7 +153,7 @@ def _objective(
     *,
     entropy: str,
 ) -> jax.Array:
-    """The mean of F over the averaged points, less the entropy; white draws (agent, point, dim)."""
+    """The mean of F over the averaged points minus the entropy, for white draws (agent, point, dim)."""
     V = _weights(start, change)
     y = jnp.einsum("nij,ntj->ti", V, white)
 

@@ -1,4 +1,4 @@
-"""Weierstrass sampler: smooth the subset densities by Gaussians, and combine them in pairs, up a tree."""
+"""Weierstrass sampler: smooth the subset densities by Gaussians and combine them in pairs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from accord.samplers.combine import Combination, Moments, moments, one_shot, poo
 
 from .kernels import check_bandwidth, default_bandwidth, shrinkage_factor
 
-# Rows of pairs weighed at once: a block of 256 rows against 4000 points is 8 MB.
+# Rows of pairs per batch. 256 rows times 4,000 points take 8 MB.
 _BLOCK = 256
 
 
@@ -29,42 +29,40 @@ def weierstrass(
 ) -> Run:
     """Weierstrass rejection sampler, over pairs of subset posteriors.
 
-    From agent i:  draws `t_i` of `exp(-f_i)`; at the hub, for two sets of draws, pairs are accepted with probability
-    `exp(-(t_1 - t_2)' (h^2 S_1 + h^2 S_2)^-1 (t_1 - t_2) / 2)`, and each accepted pair gives one draw of
-    `N(V (S_1^-1 t_1 + S_2^-1 t_2) / h^2, V)`, `V = h^2 (S_1^-1 + S_2^-1)^-1`; the results are combined in the same
-    way until one set is left.
+    From agent i:  draws `t_i` of `exp(-f_i)`. For two sets of draws, the hub accepts pairs with probability
+    `exp(-(t_1 - t_2)' (h^2 S_1 + h^2 S_2)^-1 (t_1 - t_2) / 2)`. Each accepted pair gives one draw of
+    `N(V (S_1^-1 t_1 + S_2^-1 t_2) / h^2, V)`, `V = h^2 (S_1^-1 + S_2^-1)^-1`. The results are combined in the same way
+    until one set is left.
 
-    Wang and Dunson 2013 (Parallelizing MCMC via Weierstrass sampler), the rejection sampler with its combination in
-    pairs, which keeps the acceptance from vanishing with N. The kernels' covariance h^2 S_i follows the draws', so
-    that h has no unit.
-    Exact as h falls and the draws grow in number. At h > 0 the paper's form has a Gaussian's covariance inflated by
-    1 + h^2 at every level of the tree; with shrinkage, the default here, the t_i are moved to their mean first
-    (`kernels.shrinkage_factor`), which makes Gaussian shards exact at every h, up to the error of a finite number of
-    draws. Instead of proposing pairs until enough are accepted, accepted pairs are drawn directly: all pairs of the
-    two sets are weighed, and as many as there are draws are picked in proportion. That is the law of the pairs that a
-    rejection sampler accepts from the same draws, at a cost that does not depend on the acceptance, with no draw lost.
+    Wang and Dunson 2013 (Parallelizing MCMC via Weierstrass sampler), the rejection sampler with combination in pairs,
+    which keeps the acceptance from vanishing with N. The kernels' covariance is h^2 S_i, so h has no unit. The method
+    is exact as h falls and the number of draws grows. At h > 0 the paper's form inflates a Gaussian's covariance by
+    1 + h^2 at every level of the tree. With shrinkage, the default here, the t_i first move towards their mean
+    (`kernels.shrinkage_factor`), which makes Gaussian shards exact at every h, up to Monte Carlo error. Instead of
+    rejection, all pairs are weighted, and pairs are drawn in proportion to their weights, in the number of draws. Their
+    law is that of accepted pairs, the cost does not depend on the acceptance, and no draw is lost.
 
     Parameters
     ----------
     post, draws, chains, seed, warmup
-        As in `accord.samplers.combine.consensus`. The draws of all chains are combined together; draws of the result
-        are exchangeable. Time and the square of draws * chains grow together.
+        As in `accord.samplers.combine.consensus`. The draws of all chains are combined together. Draws of the result
+        are exchangeable. Time grows with the square of draws * chains.
     bandwidth
-        h, in (0, 1], in units of the draws' standard deviations; > 0 with `shrinkage=False`. Left out it is chosen
-        for each pair by `kernels.default_bandwidth`: Scott's rule, or more where the two sets overlap little.
+        h, in (0, 1], in units of the draws' standard deviations, or h > 0 with `shrinkage=False`. Default:
+        `kernels.default_bandwidth` for each pair, which is Scott's rule, or more if the two sets overlap little.
     shrinkage
-        False is the paper's form.
+        Whether to shrink centres. False is the paper's form.
 
     Returns
     -------
     Run
-        The same draws for every agent. Settings: `bandwidth`, the largest h in the tree, `acceptance`, the smallest of
-        the pairs' acceptance rates, and `effective_draws`, the smallest effective number of draws of a set.
+        The same draws for every agent. Settings: `bandwidth`, the largest h in the tree, `acceptance`, the smallest
+        acceptance rate of a pair, and `effective_draws`, the smallest effective number of draws of a set.
 
     Raises
     ------
     ValueError, ImportError
-        As in `accord.samplers.combine.consensus`; or a bandwidth out of its range.
+        As in `accord.samplers.combine.consensus`, or the bandwidth is out of range.
 
     Examples
     --------
@@ -90,7 +88,7 @@ def weierstrass(
 def tree_of_pairs(
     subsets: np.ndarray, rng: np.random.Generator, *, bandwidth: float | None = None, shrinkage: bool = True
 ) -> Combination:
-    """The combination of subset draws (chain, draw, agent, dim)."""
+    """Combine subset draws (chain, draw, agent, dim) in pairs."""
     sets = list(pooled(subsets))
     points, dim = sets[0].shape
     largest, acceptance, effective = 0.0, 1.0, float(points)
@@ -103,9 +101,9 @@ def tree_of_pairs(
             both, rate, size = _merge(pair, fitted, rng, h, float(shrinkage_factor(h)) if shrinkage else 1.0)
             merged.append(both)
             largest, acceptance, effective = max(largest, h), min(acceptance, rate), min(effective, size)
-        # an odd one waits for the next level; its own covariance gives it the right weight there
+        # an odd set waits for the next level, where its covariance gives it the right weight
         sets = merged + sets[2 * len(merged) :]
-    # a new order: neighbours in a set share their first point
+    # permuted, because neighbours in a set share their first point
     mixed = rng.permutation(sets[0])
     return Combination(
         mixed.reshape(*subsets.shape[:2], dim),
@@ -116,7 +114,7 @@ def tree_of_pairs(
 def _merge(
     pair: np.ndarray, fitted: Moments, rng: np.random.Generator, h: float, factor: float
 ) -> tuple[np.ndarray, float, float]:
-    """As many draws of the smoothed product of two sets (2, point, dim); acceptance and effective number of draws."""
+    """Draws of the smoothed product of two sets (2, point, dim), the acceptance, and the effective number of draws."""
     _, points, dim = pair.shape
     centres = fitted.means[:, None] + factor * (pair - fitted.means[:, None])
     root = np.linalg.cholesky(h**2 * fitted.covariances.sum(axis=0))
@@ -125,7 +123,7 @@ def _merge(
         log_rows, log_columns = (np.asarray(part) for part in _weigh(*map(jnp.asarray, white)))
         top = log_rows.max()
         rows = np.exp(log_rows - top)
-        # one uniform for all: each point is picked its expected number of times, rounded up or down
+        # systematic resampling: each point appears its expected number of times, rounded up or down
         cut = (np.arange(points) + rng.random()) / points
         first = np.minimum(np.searchsorted(np.cumsum(rows) / rows.sum(), cut), points - 1)
         luck = rng.random(points)
@@ -144,7 +142,7 @@ def _log_weights(point: jax.Array, others: jax.Array) -> jax.Array:
 
 @jax.jit
 def _weigh(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Log of the summed weights of every point of two sets of whitened points (point, dim), over the other set."""
+    """For each point of two sets of whitened points (point, dim), the log sum of weights over the other set."""
 
     def total(point: jax.Array, others: jax.Array) -> jax.Array:
         return jax.nn.logsumexp(_log_weights(point, others))
@@ -157,7 +155,7 @@ def _weigh(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @jax.jit
 def _partners(chosen: jax.Array, others: jax.Array, luck: jax.Array) -> jax.Array:
-    """For every chosen point the index of one of the others, in proportion to its weight, by inversion."""
+    """For every chosen point, the index of a random other point with probability proportional to its weight."""
 
     def partner(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:
         point, uniform = inputs

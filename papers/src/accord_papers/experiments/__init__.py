@@ -1,6 +1,6 @@
-"""The papers' figures and tables, a folder for each paper; `accord reproduce NAME` runs one.
+"""Figures and tables of the papers, one folder for each paper. `accord reproduce NAME` runs one.
 
-A module of a paper's folder with an `EXPERIMENT` is one.
+Each module with an `EXPERIMENT` in these folders is an experiment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXPERIMENTS: dict[str, Experiment] = {found.name: found for found in sorted(_fou
 
 
 def find(name: str) -> Experiment:
-    """The experiment of that name, or a `ValueError` that names the nearest one."""
+    """The experiment with this name. Raises `ValueError` with the nearest name if there is none."""
     if name not in EXPERIMENTS:
         raise unknown_name_error("experiment", name, [*EXPERIMENTS, "all"])
     return EXPERIMENTS[name]

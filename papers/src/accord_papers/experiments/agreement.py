@@ -1,4 +1,4 @@
-"""The exact law by round, and whether chains have it: scores whose own law is known."""
+"""Comparison of chains with the exact law by round: scores that are standard normal under the law."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from accord import Network, Posterior, Run, Sampler, law
 
 from .frame import whole_run
 
-# Chains of one run: what bounds memory, not the result.
+# Chains in one batch, which bounds memory and does not change results.
 _BATCH = 500
 
 
 class Tally:
-    """Means and variances over chains, gathered batch by batch and compared with Gaussian laws.
+    """Means and variances over chains, accumulated in batches and compared with Gaussian laws.
 
     Parameters
     ----------
     means, variances
-        What the law says of every number, shapes (round, number); variances > 0.
+        Moments of every number under the law, shapes (round, number), variances > 0.
     """
 
     def __init__(self, means: np.ndarray, variances: np.ndarray) -> None:
         self.chains = 0
         self._means, self._variances = means, variances
-        # sums of deviations from the law's mean: no digits are lost to a mean far from zero
+        # sums of deviations from the law's mean avoid cancellation
         self._sum, self._squares = np.zeros(means.shape), np.zeros(means.shape)
 
     def add(self, numbers: np.ndarray) -> None:
-        """Count a batch, shape (chain, round, number)."""
+        """Add a batch of chains, shape (chain, round, number)."""
         deviations = numbers - self._means
         self.chains += len(numbers)
         self._sum += deviations.sum(axis=0)
@@ -40,34 +40,34 @@ class Tally:
 
     @property
     def means(self) -> np.ndarray:
-        """Over chains, shape (round, number)."""
+        """Means over chains, shape (round, number)."""
         return self._means + self._sum / self.chains
 
     @property
     def variances(self) -> np.ndarray:
-        """Over chains, unbiased, shape (round, number)."""
+        """Unbiased variances over chains, shape (round, number)."""
         return (self._squares - self._sum**2 / self.chains) / (self.chains - 1)
 
     def mean_scores(self) -> np.ndarray:
-        """Each standard normal under the law, shape (round, number)."""
+        """Scores of the means, standard normal under the law, shape (round, number)."""
         return self._sum / np.sqrt(self.chains * self._variances)
 
     def variance_scores(self) -> np.ndarray:
-        """Each standard normal under the law, shape (round, number): the chi-square quantile as a normal one."""
+        """Scores of the variances, chi-square statistics mapped to normal quantiles, shape (round, number)."""
         freedom = self.chains - 1
         statistic = freedom * self.variances / self._variances
         above, below = stats.chi2.sf(statistic, freedom), stats.chi2.cdf(statistic, freedom)
-        # by the nearer tail, where it has all its digits
+        # the smaller tail keeps its digits
         return np.where(above < below, stats.norm.isf(above), -stats.norm.isf(below))
 
 
 def bound(tests: int, chance: float = 0.001) -> float:
-    """The size that the largest of so many scores, however dependent, exceeds with at most this chance (Bonferroni)."""
+    """Bonferroni bound: the largest of `tests` absolute scores exceeds it with probability at most `chance`."""
     return float(stats.norm.isf(chance / (2 * tests)))
 
 
 def laws(post: Posterior, network: Network, sampler: Sampler, rounds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Means and covariances of all agents' positions after 1, 2, ..., `rounds` rounds, by `accord.law`.
+    """Joint means and covariances of all agents after 1, 2, ..., `rounds` rounds, from `accord.law`.
 
     Yields
     ------
@@ -83,9 +83,9 @@ def laws(post: Posterior, network: Network, sampler: Sampler, rounds: int) -> It
 def batches(
     post: Posterior, network: Network, sampler: Sampler, *, rounds: int, chains: int, rng: np.random.Generator
 ) -> Iterator[Run]:
-    """Runs with every state from round 1 on, of as many chains together, in double precision.
+    """Yield runs that record every round, with `chains` chains in total, in double precision.
 
-    Single precision rounds by as much as the smallest steps of a schedule that falls move.
+    In single precision, rounding errors are as large as the smallest steps of a decreasing schedule.
     """
     for first in range(0, chains, _BATCH):
         size, seed = min(_BATCH, chains - first), int(rng.integers(2**63))

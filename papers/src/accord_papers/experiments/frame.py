@@ -1,4 +1,4 @@
-"""Experiments: their declaration, and a run of one into a folder that is either whole or not there."""
+"""Declaration of experiments, and runs that write complete folders or none."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ..base.checks import unknown_name_error
 from ..base.text import no_formula
 from .verdicts import Verdict
 
-# What is being done, and the share of the whole that is done, from 0 to 1.
+# Callback with the current stage and the finished share, 0 to 1.
 Progress = Callable[[str, float], None]
 
 CARD, CLAIMS = "experiment.json", "claims.csv"
-# "deciding": the least size that decides the claims, where neither of the others is one that can be waited for.
+# "deciding" is the smallest size that decides the claims, if "small" does not and "paper" takes too long.
 SIZES = ("small", "paper", "deciding")
-# Of the files in a folder: from 2 on claims have three verdicts.
+# Version of the files in a folder. Since version 2 claims have three verdicts.
 FORMAT = 2
 _COLUMNS = ("kind", "source", "claim", "paper", "ours", "doubt", "law", "verdict", "why")
 
@@ -40,11 +40,11 @@ class Size:
     Parameters
     ----------
     minutes
-        Expected wall minutes on two CPU cores, compilation included.
+        Expected wall-clock minutes on two CPU cores, including compilation.
     memory
         Expected peak memory of the process in GB.
     numbers
-        Its numbers by name, such as that of chains.
+        Settings by name, such as the number of chains.
     """
 
     minutes: float
@@ -54,25 +54,25 @@ class Size:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper, or a check of ours, beside what was found.
+    """A statement of a paper or of accord, with the result of the run.
 
     Parameters
     ----------
     source
-        Where the paper says so, such as "section 5.1, figure 1(c)".
+        Place in the paper, such as "section 5.1, figure 1(c)".
     text
-        What it says.
+        The statement.
     verdict
-        Whether it holds, or that a run of this size cannot decide it.
+        Holds, does not hold, or undecided at this size.
     why
-        How that was decided, with the bound; where it does not hold or is undecided, the reason.
+        The criterion with its bound, and the reason if the statement does not hold or is undecided.
     paper, ours, law
-        The number that the paper prints, the one found by simulation, and that of the exact law; None: there is none.
+        The number in the paper, from simulation, and from the exact law. None if there is none.
     doubt
-        How far `ours` may be off, both ways, as `Estimate.doubt` has it; None: nothing is decided by it.
+        Half-width of the uncertainty of `ours`, from `Estimate.doubt`. None if the verdict does not depend on it.
     kind
-        "claim" of the paper; "check" of ours, which must hold whatever the paper says, as accord is wrong where it does
-        not; or "remark" of ours, on what the paper leaves out.
+        "claim" of the paper. "check" of accord, which must always hold: if it fails, accord has a bug. "remark" of
+        accord on something that the paper omits.
     """
 
     source: str
@@ -93,15 +93,15 @@ class Experiment:
     Parameters
     ----------
     name
-        What `accord reproduce` calls it.
+        Name for `accord reproduce`.
     title, paper, figure
-        What it shows, the paper, and where it is printed there.
+        Its content, the paper, and its number in the paper.
     sizes
-        A `Size` for each of "small" and "paper", and for "deciding" where that is another one.
+        A `Size` for "small" and "paper", and optionally for "deciding".
     run
         `run(size, seed, folder, progress)` writes data and figures into the folder, and returns the claims.
     beyond
-        Of claims that no size decides: why, and in how many hours what would, on two CPU cores and on a GPU.
+        Text for the page if no size decides all claims: the reason, and the hours that a decision takes.
     """
 
     name: str
@@ -113,7 +113,7 @@ class Experiment:
     beyond: str = ""
 
     def size(self, name: str) -> Size:
-        """The size of that name, or a `ValueError` that names those there are."""
+        """The size with this name. Raises `ValueError` if there is none."""
         if name not in SIZES:
             raise unknown_name_error("size", name, SIZES)
         if name not in self.sizes:
@@ -124,41 +124,41 @@ class Experiment:
 def reproduce(
     experiment: Experiment, parent: Path, *, size: str = "small", seed: int = 0, progress: Progress | None = None
 ) -> list[Claim]:
-    """Run an experiment into `parent / experiment.name`, in place of an earlier one there.
+    """Run an experiment into `parent / experiment.name`, which replaces an earlier run.
 
-    Files are written to a temporary folder beside it, which takes its place at the end: whatever stops the run, the
-    folder holds one whole run, the earlier or the new one.
+    The run writes to a temporary folder, which replaces the target folder at the end. After an interruption the target
+    is unchanged.
 
     Parameters
     ----------
     experiment
-        What to run.
+        The experiment.
     parent
-        The folder to make the experiment's folder in; made where it is missing.
+        Parent of the experiment's folder. It is created if it is missing.
     size
-        "small", "paper" or, where there is one, "deciding".
+        "small", "paper", or "deciding" if the experiment has it.
     seed
-        Of data and draws, >= 0.
+        Seed of data and draws, >= 0.
     progress
-        Told what is being done and the share that is done; None: nobody is.
+        Callback with the current stage and the finished share. None: no progress.
 
     Returns
     -------
     list of Claim
-        As in the `claims.csv` of the folder.
+        The claims, as in `claims.csv` of the folder.
 
     Raises
     ------
     ImportError
         matplotlib is missing.
     ValueError
-        There is no such size, or the folder exists and holds something else than a run of an experiment.
+        The experiment has no such size, or the folder exists and is not an earlier run.
     """
     chosen = experiment.size(size)
     figures.require()
     folder = parent / experiment.name
     if folder.exists() and not (folder / CARD).is_file():
-        raise ValueError(f"{folder} is no folder of an earlier run (it has no {CARD}); name another --output")
+        raise ValueError(f"{folder} is not an earlier run (it has no {CARD}); choose another --output")
     parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{experiment.name}-", dir=parent))
     try:
@@ -173,25 +173,25 @@ def reproduce(
             folder.rename(work / "old")
         made.rename(folder)
     finally:
-        # stopped between the two renames: the earlier run goes back
+        # interrupted between the two renames: restore the earlier run
         if (work / "old").exists() and not folder.exists():
             (work / "old").rename(folder)
         shutil.rmtree(work, ignore_errors=True)
     return claims
 
 
-# Options of `accord.Rounds` that the figures need.
+# Options that `whole_run` passes to `accord.Rounds`.
 _ROUNDS = ("burn_in", "thin", "init", "whiten", "checkpoint_every")
 
 
 def whole_run(post: Posterior, network: Network, method: Sampler, *, draws: int, **options: Any) -> Run:
-    """`accord.sample` without a bar of its own; Ctrl-C is passed on, where `sample` would return the draws so far.
+    """`accord.sample` without a progress bar. Ctrl-C raises `KeyboardInterrupt` instead of returning partial draws.
 
-    `options` are those of `accord.sample` and of `accord.Rounds`.
+    `options` are options of `accord.sample` and of `accord.Rounds`.
     """
     walking = Rounds(method, **{name: options.pop(name) for name in _ROUNDS if name in options})
     with warnings.catch_warnings():
-        # that sample keeps what it has is not what happens here
+        # sample warns that it returns partial draws, which this function discards
         warnings.filterwarnings("ignore", "interrupted: ")
         run = sample(post, network, walking, draws=draws, progress=False, **options)
     if run.average.shape[1] < draws:
@@ -200,7 +200,7 @@ def whole_run(post: Posterior, network: Network, method: Sampler, *, draws: int,
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a CSV file; numbers with six digits, None as nothing."""
+    """Write a CSV file with six digits for numbers and empty cells for None."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(map(no_formula, columns))
@@ -208,7 +208,7 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]
 
 
 def listed(values: Iterable[Any], joint: str = ", ") -> str:
-    """Numbers with three digits, and texts, for a sentence of a claim."""
+    """Join numbers, with three digits, and texts."""
     return joint.join(value if isinstance(value, str) else f"{value:.3g}" for value in values)
 
 
@@ -231,7 +231,7 @@ def _card(experiment: Experiment, size: str, seed: int, seconds: float) -> dict[
         "figure": experiment.figure,
         "size": size,
         "numbers": dict(taken.numbers),
-        # what there is to do about claims that are undecided: sizes that take longer, in minutes on two cores
+        # larger sizes, which may decide undecided claims, in minutes on two cores
         "larger": {name: one.minutes for name, one in experiment.sizes.items() if one.minutes > taken.minutes},
         "beyond": experiment.beyond,
         "seed": seed,

@@ -1,4 +1,4 @@
-"""Reproduced figures and claims to look at: one HTML page that needs no other file, or pages of Markdown."""
+"""Pages with reproduced figures and claims: one self-contained HTML page, or Markdown pages."""
 
 from __future__ import annotations
 
@@ -15,64 +15,64 @@ from ..base.text import counted
 from .frame import CARD, CLAIMS, FORMAT
 from .verdicts import Verdict, tally
 
-# Larger tables are linked beside the page, not put into it.
+# Largest table that is embedded in the page. Larger tables are linked.
 _EMBEDDED_BYTES = 300_000
-_TITLE = "Figures of the papers, made again"
+_TITLE = "Reproduced figures of the papers"
 _LEGEND = (
-    "Claims are what the papers say of their figures, checks what accord asks of itself, such as that draws follow "
-    "their exact law, and remarks what it says beside the paper. The pages behind the names have the figures, and each "
-    "verdict with both numbers and why. Seconds in a page's first line are those of its last sitting; where a run was "
-    "taken up again, the last row has the rounds of all sittings."
+    "Claims are statements of the papers about their figures. Checks are tests of accord itself, such as that draws "
+    "follow their exact law. Remarks are statements of accord that are not in the paper. The linked pages have the "
+    "figures, and each verdict with both numbers and the reason. The seconds in a page's first line are from the last "
+    "session. If a run was resumed, the last row has the rounds of all sessions."
 )
-# What is counted apart, in the columns of the overview.
+# Columns of counts in the overview, by kind of claim.
 _KINDS = {"claim": "the paper's claims", "check": "checks of accord", "remark": "remarks"}
-# What the page says of its own words, before it uses them.
+# Definitions at the top of the HTML page.
 _WORDS = (
     (
         "experiment",
-        "A figure or table of a paper, made again from its corrected equations; its first line says the size.",
+        "A figure or table of a paper, reproduced from its corrected equations. Its first line has the size.",
     ),
-    ("claim", "What the paper says of that figure, in its text or by its numbers, and where."),
-    ("check", "What accord asks of itself besides, such as that draws follow their exact law."),
-    ("remark", "A statement of accord's beside the paper, such as what its published scripts compute."),
+    ("claim", "A statement of the paper about that figure, in its text or numbers, with its place in the paper."),
+    ("check", "A test of accord itself, such as that draws follow their exact law."),
+    ("remark", "A statement of accord that is not in the paper, such as what its published scripts compute."),
     (
         "holds, does not hold",
-        "The verdict at this size and seed: ours agrees with the paper's word or the law, or it does not. Why says how "
-        "far.",
+        "The verdict at this size and seed: our number agrees with the paper or the law, or it does not. The last "
+        "column has the criterion.",
     ),
     (
         "undecided",
-        "The run is too short for a verdict: its threshold is within the doubt of our number (after ±), which is three "
-        "Monte Carlo standard errors and what more rounds may change. It counts neither as holding nor as failing.",
+        "The run is too short for a verdict: the threshold is within the uncertainty of our number (after ±), which is "
+        "three Monte Carlo standard errors plus the possible change with more rounds.",
     ),
-    ("exact law", "The same number without drawing: the mean and covariance of the method on a Gaussian posterior."),
-    ("agent, average", "One data owner's own draws; the plain average of all owners' draws at a round."),
-    ("W2", "The 2-Wasserstein distance of two distributions, in the units of the parameters unless said otherwise."),
+    ("exact law", "The same number without draws: the mean and covariance of the method on a Gaussian posterior."),
+    ("agent, average", "The draws of one data owner, and the average of all owners' draws in a round."),
+    ("W2", "The 2-Wasserstein distance of two distributions, in the units of the parameters unless stated otherwise."),
 )
-# An experiment's folder, its card, and the rows of its claims.
+# An experiment's folder, its metadata, and the rows of its claims.
 Entry = tuple[Path, dict[str, Any], list[dict[str, str]]]
-# The class of a verdict's cell, and a mark, so that verdicts are told apart without colours.
+# CSS class of each verdict, and a mark for readers who do not see colours.
 _LOOKS = {Verdict.HOLDS: ("holds", "✓"), Verdict.FAILS: ("fails", "✗"), Verdict.UNDECIDED: ("undecided", "?")}
 _TYPES = {".svg": "image/svg+xml", ".png": "image/png", ".csv": "text/csv"}
 
 
 def write(folder: Path) -> Path:
-    """Write `report.html` into a folder of `accord reproduce`, from every experiment's folder there.
+    """Write `report.html` from all experiments in a folder of `accord reproduce`.
 
     Parameters
     ----------
     folder
-        Where the experiments' folders are.
+        Parent of the experiments' folders.
 
     Returns
     -------
     Path
-        Of the page, which holds figures and small tables itself and loads nothing from anywhere.
+        Path of the page, which embeds figures and small tables and loads nothing.
 
     Raises
     ------
     ValueError
-        No experiment was reproduced there, or one by an accord whose claims had two verdicts.
+        The folder has no experiment, or one of an older accord, without undecided verdicts.
     """
     entries = _entries(folder)
     body = "\n".join([_opening(entries), _overview(entries), *(_section(*entry) for entry in entries)])
@@ -80,22 +80,22 @@ def write(folder: Path) -> Path:
 
 
 def write_markdown(folder: Path) -> Path:
-    """Write `README.md` into a folder of `accord reproduce` and into every experiment's folder there.
+    """Write `README.md` into a folder of `accord reproduce` and into the folder of each experiment.
 
     Parameters
     ----------
     folder
-        Where the experiments' folders are.
+        Parent of the experiments' folders.
 
     Returns
     -------
     Path
-        Of the overview, which links to the experiments' pages; these show their PNG figures and their claims.
+        Path of the overview, which links to the experiments' pages with PNG figures and claims.
 
     Raises
     ------
     ValueError
-        No experiment was reproduced there, or one by an accord whose claims had two verdicts.
+        The folder has no experiment, or one of an older accord, without undecided verdicts.
     """
     entries = _entries(folder)
     heads = " | ".join(["experiment", "what it shows", *_KINDS.values()])
@@ -114,7 +114,7 @@ def write_markdown(folder: Path) -> Path:
 
 
 def _entries(folder: Path) -> list[Entry]:
-    # a name that begins with a dot is of a run under way
+    # folders that begin with a dot belong to unfinished runs
     found = sorted(card.parent for card in folder.glob(f"*/{CARD}") if not card.parent.name.startswith("."))
     if not found:
         raise ValueError(f"there is nothing to report in {folder}: run accord reproduce first")
@@ -125,19 +125,15 @@ def _card(path: Path) -> dict[str, Any]:
     try:
         card: dict[str, Any] = dict(json.loads((path / CARD).read_text(encoding="utf-8")))
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path / CARD} is not as accord reproduce wrote it ({error}): run accord reproduce {path.name} again"
-        ) from error
+        raise ValueError(f"{path / CARD} is damaged ({error}): run accord reproduce {path.name} again") from error
     if card.get("format") != FORMAT:
-        # what was undecided then stands there as holding
-        raise ValueError(
-            f"{path} is of an accord whose claims had two verdicts: run accord reproduce {path.name} again"
-        )
+        # older versions have undecided claims as holding
+        raise ValueError(f"{path} is from an accord without undecided verdicts: run accord reproduce {path.name} again")
     return card
 
 
 def _replaced(page: Path, text: str) -> Path:
-    """Write a page; it is whole or as it was, like the folders."""
+    """Write a page atomically."""
     unfinished = page.with_name(page.name + ".partial")
     unfinished.write_text(text, encoding="utf-8")
     os.replace(unfinished, page)
@@ -156,18 +152,18 @@ def _texts(row: dict[str, str]) -> list[str]:
 
 
 def _remedy(card: dict[str, Any], claims: list[dict[str, str]]) -> str:
-    """Where something is undecided, what larger sizes there are, and what would decide what these do not."""
+    """If a claim is undecided, a text with the larger sizes and `Experiment.beyond`. Else ""."""
     if all(row["verdict"] != Verdict.UNDECIDED for row in claims):
         return ""
     larger = [f"{size} ({minutes:,g} minutes on two cores)" for size, minutes in card["larger"].items()]
-    said = [f"Larger sizes of {card['name']}: {', '.join(larger)}."] if larger else []
-    # of an accord that knew of larger sizes only
-    said += [card["beyond"]] if card.get("beyond") else []
-    return " ".join(["Undecided are claims for which this run is too short.", *said]) if said else ""
+    parts = [f"Larger sizes of {card['name']}: {', '.join(larger)}."] if larger else []
+    # older files have no "beyond"
+    parts += [card["beyond"]] if card.get("beyond") else []
+    return " ".join(["For undecided claims this run is too short.", *parts]) if parts else ""
 
 
 def _made(card: dict[str, Any]) -> str:
-    """What was run, in a sentence."""
+    """The figure, size, seed and time of a run as text."""
     numbers = ", ".join(f"{value:,} {name}" for name, value in card["numbers"].items())
     return (
         f"{card['figure']} of {card['paper']}. Size {card['size']}: {numbers}; seed {card['seed']}; "
@@ -185,21 +181,21 @@ def _claims(path: Path) -> list[dict[str, str]]:
         rows = list(csv.DictReader(file))
     for row in rows:
         if row["verdict"] not in list(Verdict):
-            raise ValueError(f"{path / CLAIMS}: {row['verdict']!r} is no verdict: {', '.join(Verdict)}")
+            raise ValueError(f"{path / CLAIMS}: {row['verdict']!r} is not a verdict: {', '.join(Verdict)}")
     return rows
 
 
 def _opening(entries: list[Entry]) -> str:
-    """What there is to see, in a sentence, and what the words mean."""
+    """The counts of experiments and verdicts, and the definitions."""
     rows = [row for _, _, claims in entries for row in claims]
     papers = len({card["paper"] for _, card, _ in entries})
-    said = (
+    summary = (
         f"{counted(len(entries), 'experiment')} of {counted(papers, 'paper')}: of the papers' claims "
         f"{_counts(rows, 'claim')}; of accord's own checks {_counts(rows, 'check')}. Each section has the figure, the "
         "claims with both numbers, and the data behind them."
     )
     words = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" for word, meaning in _WORDS)
-    return f"{paragraph(said)}<dl>{words}</dl>"
+    return f"{paragraph(summary)}<dl>{words}</dl>"
 
 
 def _overview(entries: list[Entry]) -> str:
@@ -228,7 +224,7 @@ def _section(path: Path, card: dict[str, Any], claims: list[dict[str, str]]) -> 
 
 
 def _images(path: Path) -> list[Path]:
-    """Each figure once, as lines where there is an SVG."""
+    """Each figure once, as SVG if there is one."""
     stems = sorted({image.stem for kind in ("svg", "png") for image in path.glob(f"*.{kind}")})
     files = [path / f"{stem}.svg" for stem in stems]
     return [file if file.exists() else file.with_suffix(".png") for file in files]
@@ -245,7 +241,7 @@ def _table(claims: list[dict[str, str]]) -> str:
 
 
 def _short(text: str, digits: int = 4) -> str:
-    """A number with the digits that a reader takes in; anything else as it is."""
+    """A number with `digits` significant digits. Other text is unchanged."""
     try:
         return f"{float(text):.{digits}g}"
     except ValueError:
@@ -253,7 +249,7 @@ def _short(text: str, digits: int = 4) -> str:
 
 
 def _link(file: Path) -> str:
-    """A table to download from the page itself, or beside it where it is large."""
+    """A download link to a table, which is embedded unless it is large."""
     size = file.stat().st_size
     where = _data(file) if size <= _EMBEDDED_BYTES else f"{file.parent.name}/{file.name}"
     return f'<a download="{escape(file.name)}" href="{escape(where)}">{escape(file.name)}</a> ({size / 1000:,.0f} kB)'

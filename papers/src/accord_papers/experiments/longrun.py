@@ -1,4 +1,4 @@
-"""Runs of hours: taken up again where they were lost, heard of on the way, and what they cost."""
+"""Runs of hours: checkpoints, progress, and their cost."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from accord import Network, Posterior, Run, Sampler
 from .frame import Claim, Size, whole_run
 from .verdicts import Verdict
 
-# Below so many minutes an experiment is begun again rather than taken up.
+# Minutes up to which an experiment has no checkpoints.
 _SHORT = 10.0
-# How often a long run is heard of.
+# Checkpoints and progress reports of a long run.
 _PARTS = 20
 
 
 class LongRuns:
     """The runs of one experiment.
 
-    Those of a long experiment are kept beside its folder, which is there only at the end, until `done`: the same
-    command takes them up again.
+    Runs of a long experiment have checkpoints until `done`, in a folder beside the experiment's folder. The same
+    command resumes them.
 
     Parameters
     ----------
     name, size, seed, folder
-        Of the experiment, as its `run` is given them.
+        Arguments of the experiment's `run`.
     """
 
     def __init__(self, name: str, size: Size, seed: int, folder: Path) -> None:
@@ -46,26 +46,26 @@ class LongRuns:
         method: Sampler,
         *,
         draws: int,
-        told: Callable[[float], None],
+        progress: Callable[[float], None],
         **options: Any,
     ) -> Run:
-        """`frame.whole_run`; `told` hears the share of it that is done."""
+        """`frame.whole_run` with checkpoints. `progress` is a callback with the finished share."""
         if self._folder is None:
             return whole_run(post, network, method, draws=draws, **options)
         kept = {"checkpoint": self._folder / name, "checkpoint_every": options.get("thin", 1) * -(-draws // _PARTS)}
         for part in range(1, _PARTS + 1):
             run = whole_run(post, network, method, draws=-(-draws * part // _PARTS), **kept, **options)
-            told(part / _PARTS)
+            progress(part / _PARTS)
         return run
 
     def done(self) -> None:
-        """Nothing needs to be taken up again."""
+        """Delete the checkpoints."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def cost(runs: Iterable[Run]) -> Claim:
-    """What runs took: a remark."""
+    """A remark with the time and memory of runs."""
     pairs = [(run.seconds, run.traffic.rounds) for run in runs]
     seconds, rounds = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
     device = jax.devices()[0]

@@ -1,4 +1,4 @@
-"""Neural networks of flax as posteriors: the flat parameters of a module, a categorical likelihood, a normal prior."""
+"""Posteriors of flax modules: flat parameters, a categorical likelihood and a normal prior."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from jaxtyping import Array, Float
 
 from accord import Posterior
 
-PIXEL = 255.0  # pictures stay bytes until they are read: a quarter of the memory
+PIXEL = 255.0  # pictures are bytes in memory, a quarter of single precision
 
 
 def require() -> None:
-    """Raise `ImportError` with what to do where flax is missing."""
+    """Raise `ImportError` with the install command if flax is missing."""
     try:
         import flax  # noqa: F401
     except ImportError as error:
@@ -32,7 +32,7 @@ def lenet() -> Any:
     from flax import linen as nn
 
     class LeNet(nn.Module):
-        at_once: int | None = 9  # what lies between its layers, for ten agents, is held by a processor's caches
+        at_once: int | None = 9  # activations for ten agents fit into CPU caches
 
         @nn.compact
         def __call__(self, pictures: Array) -> Array:
@@ -67,14 +67,14 @@ def perceptron(hidden: int = 128) -> Any:
 
 
 def start(module: Any, seed: int) -> Any:
-    """Parameters drawn from the module's own law of starts."""
+    """Parameters drawn by the module's initialisers."""
     return jax.jit(module.init)(jax.random.key(seed), np.zeros((1, 28, 28), np.uint8))["params"]
 
 
 def posterior(module: Any, shards: Sequence[tuple[np.ndarray, np.ndarray]], init: Any, prior_sd: Any) -> Posterior:
-    """The posterior of a module's parameters; its prior is normal about 0, with the sds `prior_sd`, a pytree or one.
+    """The posterior of a module's parameters under a normal prior with mean 0 and sds `prior_sd`, a number or a pytree.
 
-    `module.at_once` are the rows that its likelihood takes at a time, None for all.
+    `module.at_once` is the number of rows in a chunk of the likelihood, None for all rows.
     """
     sd = ravel_pytree(prior_sd)[0] if not np.isscalar(prior_sd) else prior_sd
     return Posterior(Partial(partial(_log_likelihood, module)), Partial(_log_prior, sd), list(shards), init)
@@ -94,7 +94,7 @@ def _log_likelihood(module: Any, params: Any, rows: tuple[Array, Array]) -> Floa
     many = len(rows[1])
     if module.at_once is None or many <= module.at_once:
         return some(rows)
-    # what lies between the layers is made again for the gradient: cheaper than to write it to memory and read it back
+    # recomputing activations for the gradient is faster than storing them
     whole = many - many % module.at_once
     pieces = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, module.at_once, *leaf.shape[1:]), rows)
     found = jax.lax.map(jax.checkpoint(some), pieces).reshape(-1)
@@ -116,8 +116,8 @@ def _by_slices(
 ) -> Array:
     """A convolution as one matrix product of shifted pictures, for strides of 1 and channels last.
 
-    Where every agent has kernels of its own, XLA makes of its convolution one of many groups: on CPUs three times as
-    slow. Channels, which are few, come first in between: whole pictures are copied, not a few numbers at a time.
+    If every agent has its own kernels, XLA uses a grouped convolution, which is three times as slow on CPUs. Channels
+    come first inside, so that whole pictures are copied.
     """
     height, width = kernel.shape[:2]
     if padding == "SAME":

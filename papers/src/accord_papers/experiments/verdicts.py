@@ -1,4 +1,4 @@
-"""Verdicts on claims: what holds, what does not, and what a run of that size cannot decide; the rule is here alone."""
+"""Verdicts on claims, and estimates with the uncertainty that the verdicts depend on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-# Standard errors that a statistic must be away from a threshold: a wrong side is met once in 740.
+# Least distance of an estimate from a threshold, in standard errors. A verdict is wrong with probability 1 / 740.
 SURE = 3.0
 
 
 class Verdict(StrEnum):
-    """What was found of a claim, in the words that are shown."""
+    """Verdict on a claim. The value is the text on pages."""
 
     HOLDS = "holds"
     FAILS = "does not hold"
@@ -23,18 +23,18 @@ class Verdict(StrEnum):
 
     @classmethod
     def of(cls, holds: bool) -> Verdict:
-        """The verdict by numbers that have no Monte Carlo error, such as those of an exact law."""
+        """The verdict from numbers without Monte Carlo error, such as moments of an exact law."""
         return cls.HOLDS if holds else cls.FAILS
 
     @classmethod
     def all(cls, verdicts: Iterable[Verdict]) -> Verdict:
-        """The verdict on all of several sentences together: one that fails is enough, whatever the others are."""
+        """The verdict on several statements together: FAILS if any fails, then UNDECIDED if any is undecided."""
         given = set(verdicts)
         return next((one for one in (cls.FAILS, cls.UNDECIDED) if one in given), cls.HOLDS)
 
 
-# of one, and of several
-_SPOKEN = {
+# Singular and plural of each verdict.
+_PHRASES = {
     Verdict.HOLDS: ("holds", "hold"),
     Verdict.FAILS: ("does not hold", "do not hold"),
     Verdict.UNDECIDED: ("undecided", "undecided"),
@@ -42,16 +42,16 @@ _SPOKEN = {
 
 
 class Estimate(NamedTuple):
-    """A number found by simulation, and how far it may be off.
+    """A simulated number and its uncertainty.
 
     Parameters
     ----------
     value
         The number.
     error
-        Its Monte Carlo standard error; infinite or nan where the run is too short to tell.
+        Monte Carlo standard error. Infinite or nan if the run is too short to estimate it.
     trend
-        How far it may still move with more rounds, as `moving` has it; 0 for what is stationary from the start.
+        Possible change with more rounds, from `moving`. 0 for numbers that are stationary from the start.
     """
 
     value: float
@@ -60,34 +60,34 @@ class Estimate(NamedTuple):
 
     @property
     def doubt(self) -> float:
-        """How far the number may be off, both ways."""
+        """Half-width of the uncertainty: `SURE` standard errors and the trend."""
         return SURE * self.error + self.trend
 
     def below(self, threshold: float) -> Verdict:
-        """Whether it is below: undecided where the threshold is within the doubt, or the doubt is not known."""
+        """Verdict on value < threshold: undecided if the threshold is within the doubt or the doubt is unknown."""
         # nan compares as false
         if not abs(self.value - threshold) > self.doubt:
             return Verdict.UNDECIDED
         return Verdict.of(self.value < threshold)
 
     def above(self, threshold: float) -> Verdict:
-        """Whether it is above."""
+        """Verdict on value > threshold."""
         return Estimate(-self.value, self.error, self.trend).below(-threshold)
 
     def within(self, threshold: float) -> Verdict:
-        """Whether its size is below."""
+        """Verdict on |value| < threshold."""
         return Estimate(abs(self.value), self.error, self.trend).below(threshold)
 
     def less(self, other: Estimate) -> Estimate:
-        """Its difference to another, found apart from it."""
+        """The difference to an independent estimate."""
         return Estimate(self.value - other.value, float(np.hypot(self.error, other.error)), self.trend + other.trend)
 
     def times(self, factor: float) -> Estimate:
-        """A multiple of it."""
+        """The estimate times a constant."""
         return Estimate(*(abs(factor) * part for part in self))._replace(value=factor * self.value)
 
     def over(self, other: Estimate) -> Estimate:
-        """Its ratio to another, found apart from it, to the first order in what both may be off."""
+        """The ratio to an independent estimate, with uncertainties to first order."""
         ratio = self.value / other.value
         relative = Estimate(0.0, *(np.array(self[1:]) / abs(self.value)).tolist())
         whole = relative.less(Estimate(0.0, *(np.array(other[1:]) / abs(other.value)).tolist()))
@@ -100,18 +100,17 @@ class Estimate(NamedTuple):
 
 
 def tally(verdicts: Iterable[Verdict]) -> str:
-    """How many there are of each verdict, those apart that are undecided; "none" of none."""
+    """The count of each verdict as text, or "none"."""
     counts = Counter(verdicts)
-    said = (f"{counts[one]} {words[counts[one] > 1]}" for one, words in _SPOKEN.items() if counts[one])
-    return ", ".join(said) or "none"
+    parts = (f"{counts[one]} {words[counts[one] > 1]}" for one, words in _PHRASES.items() if counts[one])
+    return ", ".join(parts) or "none"
 
 
 def to_come(change: float, before: float) -> float:
-    """How much more rounds may change, from what the last doubling of the rounds changed and the one before, both >= 0.
+    """Possible change with more rounds, from the changes in the last two doublings of the rounds, both >= 0.
 
-    If the last is q times the one before, all later ones change q + q^2 + ... = q / (1 - q) times as much as the last:
-    of what nears its end as 1 / rounds just as much, the least that is taken. Where changes do not fall there is no
-    saying.
+    With q = change / before, all later doublings together change q + q^2 + ... = q / (1 - q) times `change`. The result
+    is at least `change`, which is exact for convergence as 1 / rounds. It is infinite if changes do not decrease.
     """
     if change == 0.0:
         return 0.0
@@ -121,25 +120,25 @@ def to_come(change: float, before: float) -> float:
 
 
 def moving(now: Estimate, halfway: float, quarter: float) -> Estimate:
-    """A number with what more rounds may change, from what it was at half and at a quarter of the rounds.
+    """The estimate with its trend, from its values at half and at a quarter of the rounds.
 
-    Where what changed since half of them is within the error of the number, that is it.
+    If the change since half of the rounds is within its error, this change is the trend.
     """
     change = abs(now.value - halfway)
-    # now and halfway are found apart
+    # now and halfway are independent
     still = change <= SURE * now.error * np.sqrt(2.0)
     return now._replace(trend=change if still else to_come(change, abs(halfway - quarter)))
 
 
 def by_copies(value: float, copies: np.ndarray) -> Estimate:
-    """A number whose error is the sd of what resampled data, or other runs, make of it; copies of shape (copy,)."""
+    """An estimate with the sd over resampled data or repeated runs as its error, copies of shape (copy,)."""
     return Estimate(value, float(np.std(copies, ddof=1)))
 
 
 def mean_of(values: np.ndarray) -> Estimate:
     """The mean of independent numbers, shape (number,).
 
-    Its error is the larger the fewer they are, as Student's t has it: `SURE` errors leave out as much as of a normal.
+    The error includes the factor of Student's t, so that `SURE` errors cover the same probability as for a normal law.
     """
     count = len(values)
     if count < 2:

@@ -1,8 +1,8 @@
-"""The papers' theorems as functions, with equation numbers; one module a paper.
+"""The papers' theorems as functions, with equation numbers, one module per paper.
 
-Each takes the network, the `Constants` of the problem (`constants(post)` finds those of a Gaussian posterior) and the
-numbers of the method. Misprints that can be seen from the paper's own proof are corrected, and the docstring says so;
-docs/theory.md tells which results hold on exact laws, by how much, and which do not.
+Arguments are the network, the `Constants` of the problem (`constants(post)` for a Gaussian posterior) and the
+parameters of the method. Docstrings mention corrected misprints, which follow from the paper's proofs. docs/theory.md
+compares the results with exact laws.
 """
 
 from . import d_admms, de_sghmc, de_sgld, dg_lmc, gibbs, gt_dula

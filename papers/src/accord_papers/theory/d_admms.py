@@ -22,7 +22,7 @@ class Condition(NamedTuple):
     tau_G : float
         The condition number of the network.
     left, right : float
-        The two sides: the theorem needs left > right = 1 / m_f.
+        The two sides. The theorem needs left > right = 1 / m_f.
     """
 
     tau_f: float
@@ -37,7 +37,7 @@ class Condition(NamedTuple):
 
 
 class BestRho(NamedTuple):
-    """What maximises delta of eq. 20.
+    """The maximiser of delta in eq. 20.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Contraction(NamedTuple):
     delta : float
         Eq. 20 at the best kappa for this rho.
     a : float
-        The square of the factor per round; the theorem needs a < 1.
+        The square of the factor per round. The theorem needs a < 1.
     """
 
     delta: float
@@ -70,14 +70,14 @@ class Contraction(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """Theorem 3: a bound on W2 of all agents' positions to independent draws of the posterior, one an agent.
+    """Theorem 3: a bound on W2 between all agents' positions and N independent draws of the posterior.
 
     Parameters
     ----------
     transient : float
-        What is left of the start, in the units of the parameters.
+        The remaining influence of the start, in the units of the parameters.
     floor : float
-        What stays: the other four terms.
+        The limit: the other four terms.
     """
 
     transient: float
@@ -85,7 +85,7 @@ class Bound(NamedTuple):
 
     @property
     def total(self) -> float:
-        """The bound itself."""
+        """The bound."""
         return self.transient + self.floor
 
 
@@ -100,7 +100,7 @@ def graph_condition(network: Network) -> float:
     Returns
     -------
     float
-        >= 1; the paper gives 1.7 for a ring of 5 and 1.26 for 5 agents who all talk.
+        >= 1. The paper has 1.7 for a ring of 5 agents, and 1.26 for a complete network of 5.
 
     Raises
     ------
@@ -118,9 +118,9 @@ def graph_condition(network: Network) -> float:
 
 
 def condition(network: Network, problem: Constants) -> Condition:
-    """Theorem 3, eq. 93: sqrt(1 + 4 tau_f^2 / tau_G^2) - 1 > tau_f^2 / m_f, which is enough for some rho to have a < 1.
+    """Theorem 3, eq. 93: sqrt(1 + 4 tau_f^2 / tau_G^2) - 1 > tau_f^2 / m_f, sufficient for some rho with a < 1.
 
-    It is not free of units: m_f is a curvature. In closed form, tau_f^2 < 4 m_f^2 / tau_G^2 - 2 m_f.
+    It depends on units, because m_f is a curvature. In closed form, tau_f^2 < 4 m_f^2 / tau_G^2 - 2 m_f.
 
     Parameters
     ----------
@@ -145,10 +145,10 @@ def condition(network: Network, problem: Constants) -> Condition:
 
 
 def best_rho(network: Network, problem: Constants) -> BestRho:
-    """Eqs. 86, 88 and 90: the rho and kappa with the largest delta, so the smallest a.
+    """Eqs. 86, 88 and 90: the rho and kappa with the largest delta, and so the smallest a.
 
-    With r = tau_G / tau_f, kappa = 1 + r^2 / 2 + sqrt(4 r^2 + r^4) / 2. Eq. 88 prints r^2 / 2 under the root, where it
-    does not make the two terms of eq. 87 equal, nor give eq. 90. Parameters and errors are those of `condition`.
+    With r = tau_G / tau_f, kappa = 1 + r^2 / 2 + sqrt(4 r^2 + r^4) / 2. Eq. 88 prints r^2 / 2 under the root, which
+    neither makes the two terms of eq. 87 equal nor gives eq. 90. Parameters and errors as in `condition`.
     """
     check_problem(network, problem)
     r = graph_condition(network) / (problem.largest / problem.smallest)
@@ -162,7 +162,7 @@ def best_rho(network: Network, problem: Constants) -> BestRho:
 
 
 def contraction(network: Network, problem: Constants, *, rho: float) -> Contraction:
-    """Lemma 2, eqs. 20-21: delta and a at a given rho, with the kappa that is best for it.
+    """Lemma 2, eqs. 20-21: delta and a at a given rho, with the best kappa for this rho.
 
     Parameters
     ----------
@@ -178,13 +178,13 @@ def contraction(network: Network, problem: Constants, *, rho: float) -> Contract
     Raises
     ------
     ValueError
-        As `condition`, or rho is not positive.
+        As in `condition`, or rho is not positive.
     """
     check_problem(network, problem)
     positive("rho", rho)
     plus, minus = _incidence(network)
     m, M = problem.smallest, problem.largest
-    # The first term of eq. 20 grows with kappa and the second falls; they meet at the positive root of
+    # The first term of eq. 20 grows with kappa and the second falls. They are equal at the positive root of
     # Q kappa^2 + (P - Q - m tau_G^2) kappa - P, P = rho sigma_max^2 / 4 and Q = M_f^2 / (rho sigma_min^2).
     P, Q = rho * plus / 4.0, M**2 / (rho * minus)
     b = P - Q - m * plus / minus
@@ -204,21 +204,20 @@ def bound(
     rounds: int,
     calibration: str = "calibrated",
 ) -> Bound:
-    """Theorem 3: W2 of the joint law of all agents after `rounds` rounds to N independent draws of the posterior.
+    """Theorem 3: W2 between the joint law of all agents after `rounds` rounds and N independent draws of the posterior.
 
-    Three corrections, each from the proof: c of eq. 21 has a factor 1 / rho (eq. 52 has it, eq. 57 drops it); the last
-    two terms have 1 / (sqrt(2) m_f) as in eqs. 63 and 73, where the theorem prints 1 / sqrt(2 m_f); and the noise is
-    sqrt(2) D w in the paper alone, so `calibrated` puts its own in its place. E(y) and E(r) are bounded by
-    `E |D w| <= sqrt(E |D w|^2)`.
+    Three corrections follow the proof. c of eq. 21 has a factor 1 / rho, as in eq. 52, which eq. 57 drops. The last
+    two terms have 1 / (sqrt(2) m_f), as in eqs. 63 and 73, not the printed 1 / sqrt(2 m_f). The noise sqrt(2) D w
+    is the published one, "calibrated" has another. E(y) and E(r) are bounded by `E |D w| <= sqrt(E |D w|^2)`.
 
     Parameters
     ----------
     network, problem
         As in `condition`.
     target
-        The posterior, `post.exact()`: the last term is a distance to it.
+        The posterior, `post.exact()`, for the last term.
     start
-        `theory.start(post, init)`; the dual variables start at 0.
+        `theory.start(post, init)`. The dual variables start at 0.
     rho
         Penalty > 0 with a < 1.
     rounds
@@ -233,7 +232,7 @@ def bound(
     Raises
     ------
     ValueError
-        As `contraction`, an unknown calibration, or a >= 1 (its value is printed).
+        As in `contraction`, or the calibration is unknown, or a >= 1.
     """
     k = whole_number("rounds", rounds, 1)
     if calibration not in _NOISE:
@@ -268,11 +267,11 @@ def bound(
 
 
 def start_distance(network: Network, problem: Constants, start: Start, *, rho: float) -> float:
-    """W_G(mu_U0, mu_U*) of Theorem 3: how far the edge variables Z and the multipliers beta start from their solution.
+    """W_G(mu_U0, mu_U*) of Theorem 3: the initial distance of edge variables Z and multipliers beta to their solution.
 
-    `rho E |Z0 - Z*|^2 + |beta*|^2 / rho`, where `|Z0 - Z*|^2 = (X0 - X*)' (D + A) (X0 - X*) / 2`, and `beta*` is the
-    shortest solution of `M_- beta* = -grad f(X*)`, so that `|beta*|^2` is `grad f(X*)' L^+ grad f(X*) / 2`. Parameters
-    and errors are those of `contraction`.
+    The root of `rho E |Z0 - Z*|^2 + |beta*|^2 / rho`, with `|Z0 - Z*|^2 = (X0 - X*)' (D + A) (X0 - X*) / 2`. `beta*` is
+    the shortest solution of `M_- beta* = -grad f(X*)`, so that `|beta*|^2` is `grad f(X*)' L^+ grad f(X*) / 2`.
+    Parameters and errors as in `contraction`.
     """
     check_problem(network, problem)
     positive("rho", rho)
@@ -285,7 +284,7 @@ def start_distance(network: Network, problem: Constants, start: Start, *, rho: f
     return float(np.sqrt(rho * edges / 2.0 + multipliers / (2.0 * rho)))
 
 
-# (rho, degrees) -> the variance of the noise in an agent's gradient over 2, which the paper writes deg_i^2.
+# (rho, degrees) -> half of the variance of the noise in an agent's gradient, deg_i^2 in the paper.
 _NOISE = {
     "calibrated": lambda rho, degrees: 2.0 * rho * degrees,
     "published": lambda rho, degrees: degrees.astype(np.float64) ** 2,
@@ -293,7 +292,7 @@ _NOISE = {
 
 
 def _incidence(network: Network) -> tuple[float, float]:
-    """sigma_max(M_+)^2 and sigma_min(M_-)^2: every edge is two arcs, so twice eigenvalues of D + A and D - A."""
+    """sigma_max(M_+)^2 and sigma_min(M_-)^2, twice the eigenvalues of D + A and D - A, as every edge is two arcs."""
     network.require_connected()
     if network.num_agents == 1:
         raise ValueError("D-ADMMS needs a neighbour for every agent, found one agent")

@@ -14,14 +14,14 @@ from .problem import Constants, below, check_problem
 
 
 class FrictionRange(NamedTuple):
-    """The frictions low <= gamma <= high that Theorem 7 allows, in units of 1 / step_size.
+    """The frictions low <= gamma <= high of Theorem 7, with the unit of 1 / step_size.
 
     Parameters
     ----------
     low, high : float
         high = 1 / step_size.
     velocity_kept : float
-        beta = 1 - gamma step_size at `low`: the largest share of a velocity that may live on to the next round.
+        beta = 1 - gamma step_size at `low`, the largest share of a velocity that is kept for the next round.
     """
 
     low: float
@@ -35,7 +35,7 @@ def max_step(network: Network, problem: Constants, *, mixing: Any = "metropolis"
     Parameters
     ----------
     network, problem, mixing
-        As in `theory.de_sgld.max_step`; W as in `DESGHMC`.
+        As in `theory.de_sgld.max_step`, with W as in `DESGHMC`.
 
     Returns
     -------
@@ -57,10 +57,9 @@ def friction_range(
 ) -> FrictionRange:
     """Theorem 7, eq. 24: the frictions for which the theorem holds.
 
-    beta = 1 - gamma eta may be at most min((1 + lambda_N - 4 eta^2 mu) / 4, eta^3 sqrt(c_1 mu^3 (1 + lambda_N) / 64)),
-    where c_1 depends on beta itself and falls as it grows, so that the allowed betas are those up to `velocity_kept`.
-    At beta = 0 the method is DE-SGLD with the step eta^2. The bounds of eqs. 25-26 have constants E_4 and E_5 which
-    the slides do not give; they are left out.
+    beta = 1 - gamma eta may be at most min((1 + lambda_N - 4 eta^2 mu) / 4, eta^3 sqrt(c_1 mu^3 (1 + lambda_N) / 64)).
+    c_1 falls as beta grows, so that all betas up to `velocity_kept` are allowed. At beta = 0 the method is DE-SGLD with
+    the step eta^2. The bounds of eqs. 25-26 are not implemented: the slides do not give their constants E_4 and E_5.
 
     Parameters
     ----------
@@ -76,7 +75,7 @@ def friction_range(
     Raises
     ------
     ValueError
-        As `max_step`, or a step out of its range (which is printed).
+        As in `max_step`, or the step is out of range.
 
     Examples
     --------
@@ -91,7 +90,7 @@ def friction_range(
     below("step_size", step_size, max_step(network, problem, mixing=mixing), "sqrt((1 + lambda_N) / (2 (L + mu)))")
     lowest, second = extreme_eigenvalues(network.weights(mixing))
     mu, h = problem.smallest, step_size**2
-    # the slides write 1 - lambda_N here: the largest eigenvalue of I - W
+    # 1 - lambda_N, as in the slides, is the largest eigenvalue of I - W
     pull = h * mu / (1.0 - lowest + h * problem.largest)
 
     def room(beta: float) -> float:
@@ -103,10 +102,11 @@ def friction_range(
 
 
 def rate(network: Network, problem: Constants, *, step_size: float, mixing: Any = "metropolis") -> float:
-    """Theorem 7, eqs. 25-26: the factor per round at which the start is forgotten, for the frictions of the theorem.
+    """Theorem 7, eqs. 25-26: the factor per round by which the influence of the start falls.
 
-    It is the root of the larger of gamma^2 (W's eigenvalue that is second in size) and 1 - eta^2 mu (1 - eta^2 L / 2),
-    which is above the other factor, 1 - eta^2 mu. Parameters and errors are those of `friction_range`.
+    The root of the larger of gamma^2 (gamma the second largest eigenvalue of W in size) and
+    1 - eta^2 mu (1 - eta^2 L / 2), which exceeds the other factor, 1 - eta^2 mu. Parameters and errors as in
+    `friction_range`.
     """
     below("step_size", step_size, max_step(network, problem, mixing=mixing), "sqrt((1 + lambda_N) / (2 (L + mu)))")
     h = step_size**2

@@ -1,4 +1,4 @@
-"""DE-SGLD: Theorem 1 of the slides (Gurbuzbalaban et al. 2021), with Lemmas 2, 3 and 5 that make it up."""
+"""DE-SGLD: Theorem 1 and Lemmas 2, 3 and 5 of the slides (Gurbuzbalaban et al. 2021)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Bound(NamedTuple):
     average : float
         For the network average.
     agents : float
-        For the mean over agents of each one's distance.
+        For the mean distance over agents.
     """
 
     average: float
@@ -72,9 +72,9 @@ def gradient_bound(
     gradient_noise: float = 0.0,
     mixing: Any = "metropolis",
 ) -> float:
-    """Lemma 2, eqs. 16-17: D, for which `E |grad F(x^(k))|^2 <= D^2` at every round, all agents stacked.
+    """Lemma 2, eqs. 16-17: D with `E |grad F(x^(k))|^2 <= D^2` at every round, for stacked agents.
 
-    Parameters and errors are those of `bound`.
+    Parameters and errors as in `bound`.
     """
     _check(network, problem, step_size, gradient_noise, mixing)
     N, d, mu, L = problem.num_agents, problem.dim, problem.smallest, problem.largest
@@ -101,7 +101,7 @@ def consensus_bound(
     gradient_noise: float = 0.0,
     mixing: Any = "metropolis",
 ) -> float:
-    """Lemma 3: `sum_i E |x_i - xbar|^2` after `rounds` rounds is at most this. Parameters as in `bound`."""
+    """Lemma 3: a bound on `sum_i E |x_i - xbar|^2` after `rounds` rounds. Parameters as in `bound`."""
     k = whole_number("rounds", rounds, 0)
     options: dict[str, Any] = {"step_size": step_size, "gradient_noise": gradient_noise, "mixing": mixing}
     D = gradient_bound(network, problem, start, **options)
@@ -124,10 +124,10 @@ def bound(
     gradient_noise: float = 0.0,
     mixing: Any = "metropolis",
 ) -> Bound:
-    """Theorem 1: W2 to the posterior after `rounds` rounds, of the average and (eq. 13) of the agents.
+    """Theorem 1: bounds on W2 to the posterior after `rounds` rounds, for the average and (eq. 13) for the agents.
 
-    E1 is taken from Lemma 5. Theorem 1 prints it with D^2 in the place of sigma^2, and 1 - gamma^2 in the place of
-    (1 - gamma)^2, which its proof does not give; eq. 13 prints the average's law on its left side for an agent's.
+    E1 comes from Lemma 5. Theorem 1 prints it with D^2 instead of sigma^2 and 1 - gamma^2 instead of (1 - gamma)^2,
+    against its proof. Eq. 13 prints the law of the average on its left side instead of an agent's.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def bound(
     rounds
         k >= 0.
     gradient_noise
-        sigma >= 0: the root mean square error of an agent's minibatch gradient (Assumption 1); 0 for full gradients.
+        sigma >= 0, the root mean square error of an agent's minibatch gradient (Assumption 1). 0 for full gradients.
     mixing
         Weights W, as in `DESGLD`.
 
@@ -153,7 +153,7 @@ def bound(
     Raises
     ------
     ValueError
-        A number out of its range (the range is printed), or a network that is not connected or does not fit.
+        A number is out of range, or the network is not connected or does not fit.
 
     Examples
     --------
@@ -187,7 +187,7 @@ def bound(
 
 
 def _mixed_powers(a: float, b: float, k: int) -> float:
-    """(a^k - b^k) / (a - b) = sum_j a^j b^(k - 1 - j), without its 0 / 0."""
+    """(a^k - b^k) / (a - b) = sum_j a^j b^(k - 1 - j), also for a = b."""
     return k * a ** max(k - 1, 0) if np.isclose(a, b, rtol=1e-9) else (a**k - b**k) / (a - b)
 
 

@@ -1,7 +1,7 @@
 """DG-LMC: Propositions 2 to 5, Table 1 and the guidelines of section 3.2 (Plassier et al. 2021).
 
-The constants C_1 (for several local steps), C_2, C_3, C_4, A_rho and B_rho are in the paper's supplement and left out:
-what stands here is what the text itself says with numbers. Operators A_i are identities.
+The module covers the explicit results of the text. The constants C_1 (for several local steps), C_2, C_3, C_4, A_rho
+and B_rho are in the paper's supplement and left out. Operators A_i are identities.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .problem import Constants, check_curvature
 
 
 class Guidelines(NamedTuple):
-    """Section 3.2: numbers to begin with.
+    """Section 3.2: guidelines for the parameters of the method.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Guidelines(NamedTuple):
     low, high : np.ndarray, (agent,)
         The range of the step, 0.1 and 0.5 of rho_i / (rho_i M_i + 1).
     step_size : np.ndarray, (agent,)
-        The wanted fraction of rho_i / (rho_i M_i + 1).
+        A fraction of rho_i / (rho_i M_i + 1).
     local_steps : int
         ceil(mean of rho_i / (gamma_i (rho_i M_i + 1))), for all agents (3.2.2).
     """
@@ -37,7 +37,7 @@ class Guidelines(NamedTuple):
 
 
 class Powers(NamedTuple):
-    """Exponents in O(d^dim) or O(epsilon^accuracy), logarithms left out.
+    """Exponents in O(d^dim) or O(epsilon^accuracy), without logarithms.
 
     Parameters
     ----------
@@ -50,12 +50,12 @@ class Powers(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """A row of Table 1: what an accuracy epsilon in W2 asks for.
+    """A row of Table 1: orders of magnitude for an accuracy epsilon in W2.
 
     Parameters
     ----------
     rho, step_size, local_steps, rounds, gradients : Powers
-        Of the numbers of the method, of the mixing time, and of the gradients of one agent.
+        Parameters of the method, mixing time in rounds, and gradients of one agent.
     """
 
     rho: Powers
@@ -65,21 +65,21 @@ class Scaling(NamedTuple):
     gradients: Powers
 
 
-# Table 1: potentials that are smooth and strongly convex (H1, H2).
+# Table 1: smooth and strongly convex potentials (H1, H2).
 SMOOTH = Scaling(Powers(-1, 1), Powers(-3, 4), Powers(1, -2), Powers(2, -2), Powers(3, -4))
-# Table 1: their Hessians are Lipschitz as well (H1, H2, H3).
+# Table 1: potentials with Lipschitz Hessians as well (H1, H2, H3).
 LIPSCHITZ_HESSIAN = Scaling(Powers(-1, 1), Powers(-2, 2), Powers(0, 0), Powers(2, -2), Powers(2, -2))
 
 
 def max_step(problem: Constants, *, rho: Any) -> np.ndarray:
-    """Section 3.1.1: gamma_i <= 2 / (M_i + m_i + 1 / rho_i) makes one local step a round (N_i = 1) a contraction.
+    """Section 3.1.1: gamma_i <= 2 / (M_i + m_i + 1 / rho_i) makes one local step per round (N_i = 1) a contraction.
 
     Parameters
     ----------
     problem
-        Its m_i and M_i.
+        The constants m_i and M_i.
     rho
-        Tolerances > 0, one number or one an agent.
+        Tolerances > 0, one number or one per agent.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def max_step(problem: Constants, *, rho: Any) -> np.ndarray:
     Raises
     ------
     ValueError
-        A number out of its range, or not one an agent.
+        A number is out of range, or the number of values differs from the number of agents.
 
     Examples
     --------
@@ -103,18 +103,18 @@ def max_step(problem: Constants, *, rho: Any) -> np.ndarray:
 
 
 def contraction(problem: Constants, *, step_size: Any, local_steps: int) -> float:
-    """Proposition 2: the factor per round at which W2 to the stationary law falls.
+    """Proposition 2: the factor per round by which W2 to the stationary law falls.
 
-    With one local step 1 - min_i gamma_i m_i, for gamma_i <= 1 / max_i (M_i + 1 / rho_i) (Proposition S5, quoted in the
-    text). With N of them 1 - min_i N gamma_i m_i / 2, provided that N gamma_i is below C_1, "of order min rho_i^2",
-    which the text does not give: what this returns for several steps can be too good, see docs/theory.md.
+    With one local step it is 1 - min_i gamma_i m_i, for gamma_i <= 1 / max_i (M_i + 1 / rho_i) (Proposition S5, quoted
+    in the text). With N local steps it is 1 - min_i N gamma_i m_i / 2, if N gamma_i is below C_1. The text gives C_1
+    only as "of order min rho_i^2", so the value for several steps may be too small, see docs/theory.md.
 
     Parameters
     ----------
     problem
-        Its m_i.
+        The constants m_i.
     step_size
-        gamma_i > 0, one number or one an agent.
+        gamma_i > 0, one number or one per agent.
     local_steps
         N >= 1, the same for all agents.
 
@@ -134,11 +134,11 @@ def contraction(problem: Constants, *, step_size: Any, local_steps: int) -> floa
 
 
 def max_tolerance(problem: Constants) -> float:
-    """Proposition 3: its bound, O(max rho_i) in W2, holds for tolerances up to 1 / (12 sigma_U^2).
+    """Proposition 3: the bound O(max rho_i) in W2 holds for tolerances up to 1 / (12 sigma_U^2).
 
     sigma_U^2 = b max_i M_i^2 / m_U with m_U = sum_i m_i (eq. 6). The paper prints sigma_U^2 / 12, which has the units
-    of 1 / rho and would allow the more the steeper the potentials are; the reciprocal is our reading. The bound's own
-    constants are in the supplement.
+    of 1 / rho and would grow with the curvature. The reciprocal is our reading. The constants of the bound are in the
+    supplement.
 
     Raises
     ------
@@ -151,9 +151,9 @@ def max_tolerance(problem: Constants) -> float:
 
 
 def max_biased_step(problem: Constants, *, rho: Any) -> np.ndarray:
-    """Propositions 4 and 5, eq. 9: the steps gamma_i up to which their bounds on the Langevin bias hold, (agent,).
+    """Propositions 4 and 5, eq. 9: the largest steps gamma_i for their bounds on the Langevin bias, (agent,).
 
-    Parameters and errors are those of `max_step`.
+    Parameters and errors as in `max_step`.
     """
     rho = _each("rho", rho, problem)
     m, M = problem.strong_convexity, problem.smoothness + 1.0 / rho
@@ -161,10 +161,10 @@ def max_biased_step(problem: Constants, *, rho: Any) -> np.ndarray:
 
 
 def biased_steps(problem: Constants, *, rho: Any, step_size: Any) -> np.ndarray:
-    """Propositions 4 and 5, eq. 10: the local steps N_i that go with these gamma_i, (agent,).
+    """Propositions 4 and 5, eq. 10: the local steps N_i for these gamma_i, (agent,).
 
-    The bounds are C_3 sum_i d gamma_i (M_i + 1 / rho_i)^2 and, where Hessians are Lipschitz,
-    C_4 sum_i d gamma_i ((M_i + 1 / rho_i)^-2 + gamma_i (M_i + 1 / rho_i)^2) on W2^2; C_3 and C_4 are in the supplement.
+    The bounds on W2^2 are C_3 sum_i d gamma_i (M_i + 1 / rho_i)^2 and, for Lipschitz Hessians,
+    C_4 sum_i d gamma_i ((M_i + 1 / rho_i)^-2 + gamma_i (M_i + 1 / rho_i)^2). C_3 and C_4 are in the supplement.
 
     Parameters
     ----------
@@ -181,45 +181,45 @@ def biased_steps(problem: Constants, *, rho: Any, step_size: Any) -> np.ndarray:
     Raises
     ------
     ValueError
-        As `max_step`, or a step above eq. 9 (the bound is printed).
+        As in `max_step`, or a step is above the bound of eq. 9.
     """
     step, bound = _each("step_size", step_size, problem), max_biased_step(problem, rho=rho)
     over = step > bound * (1.0 + 1e-9)
     if over.any():
         agent = int(np.argmax(step / bound))
-        raise ValueError(f"step_size must be at most {bound[agent]:.6g} (eq. 9), found {step[agent]:.6g} at {agent}")
-    # twenty for eq. 9's forty; rounding must not turn 2 into 1
+        raise ValueError(f"step_size must be at most {bound[agent]:.6g} (eq. 9), agent {agent} has {step[agent]:.6g}")
+    # eq. 10 has 20 instead of 40 in eq. 9. The last factor keeps rounding from turning 2 into 1.
     return np.floor(2.0 * bound / step * (1.0 + 1e-9)).astype(np.int64)
 
 
 def best_horizon(problem: Constants, *, rho: Any) -> np.ndarray:
     """Section 3.2: the order of the best N_i gamma_i, m_i rho_i^2 / (rho_i M_i + 1)^2 (Lemma S26), (agent,).
 
-    Parameters and errors are those of `max_step`.
+    Parameters and errors as in `max_step`.
     """
     rho = _each("rho", rho, problem)
     return problem.strong_convexity * (rho / (rho * problem.smoothness + 1.0)) ** 2
 
 
 def guidelines(problem: Constants, *, fraction: float = 0.25) -> Guidelines:
-    """Section 3.2: rho, the range of the step, a step in it and the number of local steps.
+    """Section 3.2: rho, the range of the step, a step within it, and the number of local steps.
 
     Parameters
     ----------
     problem
-        Its M_i.
+        The constants M_i.
     fraction
-        Of rho_i / (rho_i M_i + 1), in [0.1, 0.5].
+        The step as a fraction of rho_i / (rho_i M_i + 1), in [0.1, 0.5].
 
     Returns
     -------
     Guidelines
-        What `DGLMC()` uses when its numbers are left out, at a fraction of 0.25.
+        At a fraction of 0.25, the defaults of `DGLMC()`.
 
     Raises
     ------
     ValueError
-        m_i, M_i or the fraction out of range.
+        m_i, M_i or the fraction is out of range.
 
     Examples
     --------
@@ -250,5 +250,5 @@ def _each(name: str, value: Any, problem: Constants) -> np.ndarray:
     wrong = ~((found > 0) & np.isfinite(found))
     if wrong.any():
         agent = int(np.argmax(wrong))
-        raise ValueError(f"{name} must be a finite number > 0, found {found[agent]} at {agent}")
+        raise ValueError(f"{name} must be a finite number > 0, agent {agent} has {found[agent]}")
     return found

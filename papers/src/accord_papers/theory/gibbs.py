@@ -15,14 +15,14 @@ from .problem import Constants, check_curvature, check_problem
 
 
 class Bias(NamedTuple):
-    """How far the augmented law is from the posterior.
+    """Bounds on the distance between the augmented law and the posterior.
 
     Parameters
     ----------
     kl : float
         A bound on `KL(posterior || augmented law)`, in nats.
     total_variation : float
-        A bound on their total variation distance, by Pinsker's inequality; above 1 it says nothing.
+        A bound on their total variation distance, by Pinsker's inequality. Above 1 it is void.
     """
 
     kl: float
@@ -30,14 +30,14 @@ class Bias(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What reaches a wanted accuracy.
+    """Settings for an accuracy.
 
     Parameters
     ----------
     eta : float
         Variance of the ties.
     rounds : int
-        Sweeps over all colours.
+        Number of sweeps over all colours.
     """
 
     eta: float
@@ -45,15 +45,15 @@ class Plan(NamedTuple):
 
 
 def pair_contraction(problem: Constants, *, eta: float) -> float:
-    """Theorem 4.2: `KL(nu_k || pi^X)` shrinks at least by 1 / ((1 + eta alpha_f)^2 (1 + eta alpha_g)^2) in a round.
+    """Theorem 4.2: the factor 1 / ((1 + eta alpha_f)^2 (1 + eta alpha_g)^2) that bounds `KL(nu_k || pi^X)` per round.
 
     Parameters
     ----------
     problem
-        Two agents, f and g.
+        Constants of two agents, f and g.
     eta
         Variance of their tie, > 0: `exp(-|x - y|^2 / (2 eta))`. `samplers.Gibbs(eta=e)` on `Network.path(2)` has
-        the tie sigma_01 / (2 e), so that eta here is e / sigma_01.
+        the tie sigma_01 / (2 e), which is eta = e / sigma_01 here.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def pair_contraction(problem: Constants, *, eta: float) -> float:
     Raises
     ------
     ValueError
-        Not two agents, or eta is out of its range.
+        The number of agents is not two, or eta is out of range.
     """
     _check_pair(problem, eta)
     f, g = problem.strong_convexity
@@ -73,8 +73,8 @@ def pair_contraction(problem: Constants, *, eta: float) -> float:
 def pair_bias(problem: Constants, *, eta: float) -> Bias:
     """Theorem 4.3, eqs. 11 and 3: the law of x under `exp(-f(x) - g(y) - |x - y|^2 / (2 eta))` against the posterior.
 
-    Needs a common minimiser of f and g (Assumption 4.1). Agent 0 is f, the one that is looked at, agent 1 is g.
-    Parameters and errors are those of `pair_contraction`; different gradients at the mode are an error too.
+    f and g must share their minimiser (Assumption 4.1). x belongs to agent 0, which has f. Parameters and errors as in
+    `pair_contraction`, and a `ValueError` if the minimisers differ.
     """
     _check_pair(problem, eta)
     _check_minimiser(problem)
@@ -86,12 +86,12 @@ def pair_bias(problem: Constants, *, eta: float) -> Bias:
 
 
 def contraction(network: Network, problem: Constants, *, eta: float, mixing: Any = "metropolis") -> float:
-    """Theorem 5.3, eq. 18: C, for which KL after k sweeps is at most exp(-C k) times KL of the start.
+    """Theorem 5.3, eq. 18: C such that KL after k sweeps is at most exp(-C k) times the initial KL.
 
     Parameters
     ----------
     network
-        A connected bipartite network; A and B are its two colours.
+        A connected bipartite network with the colours A and B.
     problem
         alpha = `problem.smallest`.
     eta
@@ -107,7 +107,7 @@ def contraction(network: Network, problem: Constants, *, eta: float, mixing: Any
     Raises
     ------
     ValueError
-        The network is not bipartite, not connected or does not fit, or eta is out of its range.
+        The network is not bipartite, not connected or does not fit, or eta is out of range.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def contraction(network: Network, problem: Constants, *, eta: float, mixing: Any
 
     def half(color: int) -> float:
         members = colors == color
-        # min over the agents of one set of their ties' sum, and how many agents there are in it
+        # the smallest sum of an agent's ties in the set, and the size of the set
         weakest, size = float(tied[members].min()), int(members.sum())
 
         def integrand(t: float) -> float:
@@ -142,9 +142,9 @@ def contraction(network: Network, problem: Constants, *, eta: float, mixing: Any
 def bias(network: Network, problem: Constants, *, eta: float, mixing: Any = "metropolis") -> Bias:
     """Theorem 5.4, eqs. 20 and 23-26: the average of all agents under the augmented law against the posterior.
 
-    The theorem hides its factor in O(.); the proof gives it: TV^2 <= n beta^2 d / (2 alpha) times eq. 20's bracket.
-    The augmented law is eq. 16, every edge once; eq. 19 prints every edge twice, its proof uses it once.
-    Needs a common minimiser of all potentials (Assumption 5.1), which `Gibbs(recentre=True)` brings about.
+    The factor that O(.) hides comes from the proof: TV^2 <= n beta^2 d / (2 alpha) times the bracket of eq. 20. The
+    augmented law is eq. 16, with every edge once. Eq. 19 prints every edge twice, and its proof uses every edge once.
+    All potentials must share their minimiser (Assumption 5.1), as with `Gibbs(recentre=True)`.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def bias(network: Network, problem: Constants, *, eta: float, mixing: Any = "met
     Raises
     ------
     ValueError
-        The minimisers differ, the network is not connected or does not fit, or eta is out of its range.
+        The minimisers differ, the network is not connected or does not fit, or eta is out of range.
     """
     check_problem(network, problem)
     positive("eta", eta)
@@ -177,20 +177,20 @@ def bias(network: Network, problem: Constants, *, eta: float, mixing: Any = "met
 def plan(
     network: Network, problem: Constants, *, accuracy: float, initial_kl: float, mixing: Any = "metropolis"
 ) -> Plan:
-    """Proposition 5.5 with numbers in the place of O(.): eta and sweeps for a total variation distance.
+    """Proposition 5.5 with explicit constants: eta and sweeps for a total variation distance.
 
-    Half of the accuracy goes to each source. By Theorem 5.4, with its quadratic term at most the linear one,
-    `eta <= alpha accuracy^2 (1 - lambda_2) / (4 n beta^2 d)`; by Theorem 5.3 it takes
-    `log(2 initial_kl / accuracy^2) / C` sweeps. eta is lowered where the quadratic term would be the larger one.
+    Bias and mixing each get half of the accuracy. Theorem 5.4, with its quadratic term at most the linear one, gives
+    `eta <= alpha accuracy^2 (1 - lambda_2) / (4 n beta^2 d)`. Theorem 5.3 gives `log(2 initial_kl / accuracy^2) / C`
+    sweeps. eta is lowered if the quadratic term would be larger than the linear one.
 
     Parameters
     ----------
     network, problem, mixing
         As in `contraction` and `bias`.
     accuracy
-        epsilon, in (0, 1): total variation distance between the average's law and the posterior.
+        epsilon, in (0, 1), the total variation distance between the law of the average and the posterior.
     initial_kl
-        `KL(nu_0 || augmented law)` > 0, of the set of agents that is redrawn last, in nats.
+        `KL(nu_0 || augmented law)` > 0 for the set of agents that moves last, in nats.
 
     Returns
     -------
@@ -199,7 +199,7 @@ def plan(
     Raises
     ------
     ValueError
-        As `contraction` and `bias`, or a number out of its range.
+        As in `contraction` and `bias`, or a number is out of range.
     """
     check_problem(network, problem)
     _check_minimiser(problem)
@@ -208,7 +208,7 @@ def plan(
         raise ValueError(f"accuracy must be in (0, 1), found {accuracy}")
     n, alpha, beta, gap = problem.num_agents, problem.smallest, problem.largest, _gap(network, mixing)
     eta = alpha * accuracy**2 * gap / (4.0 * n * beta**2 * problem.dim)
-    # eta beta^2 (alpha eta + n gap) <= (n - 1) gap^2 alpha, the assumption of the proposition, is a quadratic in eta
+    # the proposition assumes eta beta^2 (alpha eta + n gap) <= (n - 1) gap^2 alpha, a quadratic inequality in eta
     a, b, c = alpha * beta**2, n * gap * beta**2, (n - 1) * gap**2 * alpha
     eta = min(eta, 2.0 * c / (b + np.sqrt(b**2 + 4.0 * a * c)))
     C = contraction(network, problem, eta=eta, mixing=mixing)
@@ -235,5 +235,5 @@ def _check_minimiser(problem: Constants) -> None:
     if largest > 1e-6 * problem.largest * (1.0 + float(np.abs(problem.mode).max())):
         raise ValueError(
             f"all potentials must share their minimiser (Assumptions 4.1 and 5.1), found a gradient of {largest:.3g} "
-            "at the mode; tilt each by its gradient there, as samplers.Gibbs(recentre=True) does"
+            "at the mode. Tilt each potential by its gradient there, as samplers.Gibbs(recentre=True) does"
         )

@@ -13,7 +13,7 @@ from .problem import Constants, below, check_problem
 
 
 class Ranges(NamedTuple):
-    """Condition 1: each number must be below its bound.
+    """Condition 1: upper bounds on the parameters of the method.
 
     Parameters
     ----------
@@ -27,17 +27,17 @@ class Ranges(NamedTuple):
 
 
 class Biases(NamedTuple):
-    """A column of the table of section 4.4: what stays after infinitely many rounds.
+    """A column of the table of section 4.4: errors after infinitely many rounds.
 
     Parameters
     ----------
     consensus : float
         B: a bound on `sum_i E |x_i - xbar|^2`.
     kl : float
-        O: a bound on `KL(average's law || posterior)`, in nats.
+        O: a bound on `KL(law of the average || posterior)`, in nats.
     gradient : float
         E: a bound on `sum_i E |d_i - ubar|^2`, where ubar is the mean gradient at the average and d_i the agent's
-        estimate of it (for D-ULA its own gradient).
+        estimate of ubar (for D-ULA its own gradient).
     """
 
     consensus: float
@@ -51,7 +51,7 @@ class Budget(NamedTuple):
     Parameters
     ----------
     step_size : float
-        The largest alpha of eq. 19 that meets Condition 1 too.
+        The largest alpha that satisfies eq. 19 and Condition 1.
     rounds : int
         Eq. 20 at that alpha.
     """
@@ -61,12 +61,12 @@ class Budget(NamedTuple):
 
 
 def ranges(network: Network, problem: Constants, *, consensus_step: float) -> Ranges:
-    """Condition 1, for a chosen beta: bounds on beta, alpha and gamma.
+    """Condition 1 for a given beta: bounds on beta, alpha and gamma.
 
-    alpha < min(beta lambda_2 / (2 n L), rho_U / (4 n L^2)) and gamma < min(beta, 1 / lambda_2) as printed, rho_U the
-    log-Sobolev constant `problem.total_strong_convexity`. For beta the paper prints min(1, n / lambda_n), which is 1
-    as lambda_n <= n, and lets I - beta L grow. What this returns is min(1, 1 / lambda_n): then no eigenvalue of
-    I - beta L is negative, and the other two conditions keep the method stable, which a larger beta does not.
+    alpha < min(beta lambda_2 / (2 n L), rho_U / (4 n L^2)) and gamma < min(beta, 1 / lambda_2) are as printed, with the
+    log-Sobolev constant rho_U = `problem.total_strong_convexity`. The printed bound on beta, min(1, n / lambda_n), is
+    1 because lambda_n <= n, and allows I - beta L with norm above 1. The bound here is min(1, 1 / lambda_n). Then
+    I - beta L has no negative eigenvalue, and the method is stable under the other two conditions.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def ranges(network: Network, problem: Constants, *, consensus_step: float) -> Ra
     Raises
     ------
     ValueError
-        beta out of its range (which is printed), or a network that is not connected or does not fit.
+        beta is out of range, or the network is not connected or does not fit.
 
     Examples
     --------
@@ -127,7 +127,7 @@ def contraction(network: Network, problem: Constants, *, step_size: float, conse
     Raises
     ------
     ValueError
-        As `ranges`, or a step out of its range (which is printed).
+        As in `ranges`, or the step is out of range.
     """
     allowed = ranges(network, problem, consensus_step=consensus_step)
     below("step_size", step_size, allowed.step_size, "Condition 1(ii)")
@@ -144,10 +144,10 @@ def consensus_bound(
     rounds: int,
     initial_error: float,
 ) -> float:
-    """Theorem 1, eq. 12, as printed: `sum_i E |x_i - xbar|^2` after `rounds` rounds. It fails for far starts.
+    """Theorem 1, eq. 12, as printed: a bound on `sum_i E |x_i - xbar|^2` after `rounds` rounds, wrong for far starts.
 
-    The start enters as `sigma^k E |Psi_0|^2`, but a far start is felt for as long as the average travels to the mode,
-    about 1 / (alpha rho_U) rounds: docs/theory.md has a counter-example. The limit B is that of `tracked_biases`.
+    The start enters as `sigma^k E |Psi_0|^2`. A far start matters for longer, until the average reaches the mode after
+    about 1 / (alpha rho_U) rounds: docs/theory.md has a counterexample. The limit is B of `tracked_biases`.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def consensus_bound(
     rounds
         k >= 0.
     initial_error
-        `E |Psi_0|^2 >= 0`: `sum_i E |x_i - xbar|^2 + alpha^2 sum_i E |grad f_i(x_i)|^2` at the start.
+        `E |Psi_0|^2 >= 0`, which is `sum_i E |x_i - xbar|^2 + alpha^2 sum_i E |grad f_i(x_i)|^2` at the start.
 
     Returns
     -------
@@ -165,7 +165,7 @@ def consensus_bound(
     Raises
     ------
     ValueError
-        As `contraction`, or a number out of its range.
+        As in `contraction`, or a number is out of range.
     """
     k = whole_number("rounds", rounds, 0)
     sigma = contraction(network, problem, step_size=step_size, consensus_step=consensus_step)
@@ -184,7 +184,7 @@ def kl_bound(
     initial_kl: float,
     second_moment: float,
 ) -> float:
-    """Theorem 2, eqs. 16-18: `KL(law of the average || posterior)` after `rounds` rounds, in nats.
+    """Theorem 2, eqs. 16-18: a bound on `KL(law of the average || posterior)` after `rounds` rounds, in nats.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def kl_bound(
     initial_kl
         `KL(law of the average || posterior)` >= 0 at the start.
     second_moment
-        C_wbar: at least `E |xbar|^2` at every round. The paper's appendix shows that it exists, and gives no number.
+        C_wbar, an upper bound on `E |xbar|^2` at every round. The paper proves its existence and gives no value.
 
     Returns
     -------
@@ -202,7 +202,7 @@ def kl_bound(
     Raises
     ------
     ValueError
-        As `consensus_bound`.
+        As in `consensus_bound`.
     """
     k = whole_number("rounds", rounds, 0)
     sigma = contraction(network, problem, step_size=step_size, consensus_step=consensus_step)
@@ -225,12 +225,12 @@ def budget(
 ) -> Budget:
     """Corollary 3, eqs. 19-20: a step and rounds for `KL(law of the average || posterior)` <= accuracy.
 
-    The last lambda of eq. 19 is printed without its index; it is lambda_2.
+    The last lambda of eq. 19, printed without an index, is lambda_2.
 
     Parameters
     ----------
     network, problem, consensus_step, initial_error, initial_kl, second_moment
-        As in `kl_bound`; `initial_error` at the largest step of Condition 1 is enough.
+        As in `kl_bound`. `initial_error` may be computed at the largest step of Condition 1.
     accuracy
         epsilon, in (0, 1), in nats.
 
@@ -241,7 +241,7 @@ def budget(
     Raises
     ------
     ValueError
-        As `kl_bound`.
+        As in `kl_bound`.
     """
     if not 0 < accuracy < 1:
         raise ValueError(f"accuracy must be in (0, 1), found {accuracy}")
@@ -254,12 +254,12 @@ def budget(
         (scale / (40.0 * (L**4 * total + L**4) * d * n**4)) ** (1.0 / 3.0),
         (scale / ((20.0 * total**2 * moments + 20.0 * L**2 * total * d + 12.0 * rho * L**2) * n**4)) ** 0.5,
         scale / (10.0 * (total + L**2) * d * n**3),
-        # Condition 1 asks for less than its bound
+        # Condition 1 is a strict inequality
         allowed.step_size * (1.0 - 1e-9),
     )
     sigma = contraction(network, problem, step_size=step, consensus_step=consensus_step)
     C = _start_constant(problem, step, sigma, initial_error)
-    # a start without any error needs no rounds for it
+    # a start without error needs no rounds
     first = np.log(max(5.0 * (initial_kl + C) / accuracy, 1.0)) / (step * rho)
     second = np.log(max(5.0 * C / accuracy, 1.0)) / np.log(1.0 / sigma)
     return Budget(float(step), int(np.ceil(max(first, second))))
@@ -276,8 +276,7 @@ def tracked_biases(
 ) -> Biases:
     """Section 4.4, column GT-DULA: eqs. 14, 18 and 22.
 
-    Eq. 22 has a constant c_4 that the text does not define; by its units and by eq. 18 it is read as
-    sqrt(sum_i L_i^2).
+    The text does not define the constant c_4 of eq. 22. Its units and eq. 18 suggest sqrt(sum_i L_i^2).
 
     Parameters
     ----------
@@ -295,7 +294,7 @@ def tracked_biases(
     Raises
     ------
     ValueError
-        As `contraction`, or a number out of its range.
+        As in `contraction`, or a number is out of range.
     """
     contraction(network, problem, step_size=step_size, consensus_step=consensus_step)
     allowed = ranges(network, problem, consensus_step=consensus_step)
@@ -315,8 +314,8 @@ def untracked_biases(
 ) -> Biases:
     """Section 4.4, column D-ULA.
 
-    The second term of O lacks a factor 4 alpha in the table: with it, it is built from B as the other column's is, and
-    has no units. Parameters and errors are those of `tracked_biases`.
+    The second term of O lacks a factor 4 alpha in the table. With the factor, the term depends on B as in the other
+    column and has no units. Parameters and errors as in `tracked_biases`.
     """
     contraction(network, problem, step_size=step_size, consensus_step=consensus_step)
     _not_negative(second_moment=second_moment)
@@ -347,7 +346,7 @@ def _consensus(network: Network, problem: Constants, step_size: float, consensus
 
 
 def _average(problem: Constants, step_size: float, second_moment: float, consensus: float) -> float:
-    """Eq. 18, the same in both columns of the table but for the consensus error that it is built from."""
+    """Eq. 18 for a given consensus error, in which the columns of the table differ."""
     n, d, L, total, rho = _numbers(problem)
     moments = second_moment + float(problem.mode @ problem.mode)
     own = 2.0 * n * step_size * total * d + 4.0 * n**2 * step_size**2 * total**2 * moments

@@ -1,4 +1,4 @@
-"""The constants that the papers' results are stated in, and where those of a Gaussian posterior come from."""
+"""The constants of the papers' results, and their values for a Gaussian posterior."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from accord.posterior import starting_law
 
 
 class Constants(NamedTuple):
-    """A problem as the theorems see it: F = sum_i f_i, every f_i strongly convex and smooth.
+    """The constants of a problem F = sum_i f_i with strongly convex and smooth f_i.
 
     Parameters
     ----------
     dim : int
         d, the number of parameters.
     strong_convexity : np.ndarray, (agent,)
-        m_i > 0, below every eigenvalue of the Hessian of f_i.
+        m_i > 0, a lower bound on the eigenvalues of the Hessian of f_i.
     smoothness : np.ndarray, (agent,)
-        M_i >= m_i, above every eigenvalue of the Hessian of f_i.
+        M_i >= m_i, an upper bound on the eigenvalues of the Hessian of f_i.
     total_strong_convexity : float
-        A constant of F, at least sum_i m_i; also the log-Sobolev constant of the posterior.
+        Strong convexity of F, at least sum_i m_i, and the log-Sobolev constant of the posterior.
     mode : np.ndarray, (dim,)
         x*, the minimiser of F.
     gradients_at_mode : np.ndarray, (agent, dim)
-        grad f_i(x*): how different the agents are.
+        grad f_i(x*), a measure of heterogeneity.
     excess_at_zero : float
         sum_i (f_i(0) - min f_i).
     """
@@ -56,14 +56,14 @@ class Constants(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Starts of agents, each on its own.
+    """Moments of the agents' independent initial positions.
 
     Parameters
     ----------
     mean : np.ndarray, (agent, dim)
-        Mean of each agent's position.
+        Mean of each position.
     cov : np.ndarray, (agent, dim, dim)
-        Its covariance.
+        Covariance of each position.
     """
 
     mean: np.ndarray
@@ -74,18 +74,18 @@ class Start(NamedTuple):
         return float(np.sum((self.mean - center) ** 2) + np.trace(self.cov, axis1=1, axis2=2).sum())
 
     def average_spread(self, center: np.ndarray) -> float:
-        """`E |xbar - center|^2` of the agents' average."""
+        """`E |xbar - center|^2` for the average xbar of the agents."""
         noise = np.trace(self.cov, axis1=1, axis2=2).sum() / len(self.mean) ** 2
         return float(np.sum((self.mean.mean(axis=0) - center) ** 2) + noise)
 
 
 def constants(post: Posterior) -> Constants:
-    """The constants of a Gaussian posterior, the sharpest ones.
+    """The sharpest constants of a Gaussian posterior.
 
     Parameters
     ----------
     post
-        A posterior with quadratic potentials; `post.laplace()` approximates others.
+        A posterior with quadratic potentials. Use `post.laplace()` to approximate others.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def constants(post: Posterior) -> Constants:
     TypeError
         The potentials are not quadratic.
     ValueError
-        A potential is not strongly convex, as every theorem here asks (the agent is named).
+        A potential is not strongly convex, which every theorem here assumes. The error names the agent.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def constants(post: Posterior) -> Constants:
     flat = ~(low > 1e-12 * high)
     if flat.any():
         agent = int(np.argmax(flat))
-        raise ValueError(f"every potential must be strongly convex, found the eigenvalue {low[agent]:.3g} at {agent}")
+        raise ValueError(f"every potential must be strongly convex, agent {agent} has the eigenvalue {low[agent]:.3g}")
     mode = post.exact().mean
     at_zero = post.gradients(np.zeros(post.dim))
     excess = np.einsum("ni,ni->", at_zero, np.linalg.solve(hessians, at_zero[..., None])[..., 0]) / 2.0
@@ -124,7 +124,7 @@ def constants(post: Posterior) -> Constants:
 
 
 def start(post: Posterior, init: Any = None) -> Start:
-    """The moments of a start, given as in `accord.law`: None, an array, a `Gaussian`, or one an agent.
+    """The moments of a start. `init` as in `accord.law`: None, an array, a `Gaussian`, or one `Gaussian` per agent.
 
     Raises
     ------
@@ -151,10 +151,10 @@ def check_curvature(problem: Constants) -> None:
     wrong = ~((m > 0) & (m <= M) & np.isfinite(M))
     if wrong.any():
         agent = int(np.argmax(wrong))
-        raise ValueError(f"0 < m_i <= M_i must hold, found m_i = {m[agent]:.6g} and M_i = {M[agent]:.6g} at {agent}")
+        raise ValueError(f"0 < m_i <= M_i must hold, agent {agent} has m_i = {m[agent]:.6g} and M_i = {M[agent]:.6g}")
 
 
 def below(name: str, value: float, bound: float, condition: str) -> None:
-    """Raise `ValueError` unless 0 < value < bound, naming the condition that the bound comes from."""
+    """Raise `ValueError` unless 0 < value < bound. The error names the condition behind the bound."""
     if not 0 < value < bound:
         raise ValueError(f"{name} must be in (0, {bound:.6g}), {condition}, found {value:.6g}")

@@ -1,1 +1,1 @@
-"""The mesh engine: agents spread over devices, of one process or of several."""
+"""The mesh engine, with agents spread over the devices of one or several processes."""

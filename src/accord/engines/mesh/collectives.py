@@ -11,13 +11,13 @@ from jaxtyping import Array, Bool, Int, Shaped
 from ...base.pytree import pytree
 from ..collectives import Collectives, along, reordered
 
-# The axis of a mesh of devices over which agents are spread.
+# Name of the mesh axis over which agents are sharded.
 AGENTS = "agents"
 
 
 @pytree
 class MeshCollectives(Collectives):
-    """Several devices, equally many rows each; some rows at the end stand for no agent."""
+    """Collective operations between devices with equal numbers of rows, the last of which may be padding."""
 
     active: Bool[Array, " agent"]
 
@@ -26,23 +26,23 @@ class MeshCollectives(Collectives):
         return jax.tree.map(lambda x: jax.lax.psum(jnp.where(along(self.active, x), x, 0).sum(axis=0), AGENTS), values)
 
     def permuted(self, messages: Any, order: Int[Array, "everyone 1 chain"]) -> Any:
-        """Messages, a pytree of arrays (agent, ..., chain), in another order of the agents in each chain."""
+        """Messages, a pytree of arrays (agent, ..., chain), permuted over the agents in each chain."""
         return jax.tree.map(lambda x: self.own(reordered(self.everyones(x), order)), messages)
 
     def largest(self, x: Shaped[Array, "agent ..."]) -> Array:
         """The maximum over all agents."""
         if x.shape[0] != self.active.size:
-            # of the hub, which is the same on all devices
+            # the hub has one row, replicated on all devices
             return x.max(axis=0)
         lowest = jnp.iinfo(x.dtype).min if jnp.issubdtype(x.dtype, jnp.integer) else -jnp.inf
         return jax.lax.pmax(jnp.where(along(self.active, x), x, lowest).max(axis=0), AGENTS)
 
     def everyones(self, x: Shaped[Array, "agent ..."]) -> Shaped[Array, "everyone ..."]:
-        """The rows of all agents."""
+        """The rows of all agents, an all-gather."""
         return jax.lax.all_gather(x, AGENTS, tiled=True)
 
     def own(self, x: Shaped[Array, "everyone ..."]) -> Shaped[Array, "agent ..."]:
-        """Of the rows of all agents those that this device holds."""
+        """The rows of this device, from an array over all agents."""
         rows = self.active.size
         return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(AGENTS) * rows, rows)
 

@@ -1,8 +1,7 @@
-"""The mesh engine: agents spread over many devices, which exchange the rows at their borders.
+"""The mesh engine, with agents sharded over many devices.
 
-JAX's own SPMD: every device runs the same round on its own rows of agents. Sums over neighbours first fetch the rows of
-other devices that a device's agents are tied to, one shift around the devices after another; sums over all agents
-are sums over the devices.
+Every device runs the same round on its own rows of agents (`jax.shard_map`). Sums over neighbours first fetch the
+needed rows of other devices, one shift around the devices after another. Sums over all agents are all-reduces.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from .shares import Shares
 
 
 def _specs(problem: Problem) -> Problem:
-    """How a problem lies on the devices: rows of agents apart, the rest everywhere."""
+    """Partition specs of a problem, which shard rows of agents and replicate the rest."""
     apart, everywhere = P(AGENTS), P()
     exchange, links = problem.exchange, problem.links
     operators = {
@@ -70,7 +69,7 @@ def _specs(problem: Problem) -> Problem:
 
 
 def _linked(links: LinkedExchange) -> LinkedExchange:
-    """How links lie on the devices: what is an agent's with it."""
+    """Partition specs of links, which shard rows of agents and replicate the rest."""
     apart = {name: P(AGENTS) for name in ("senders", "weights", "pushing", "edges")}
     shared = {name: P() for name in ("exchanges", "outage", "seed")} | {"table": None if links.table is None else P()}
     fixed = {name: getattr(links, name) for name in ("burst", "delay", "schedule", "needs")}
@@ -81,7 +80,7 @@ def _carry_specs(problem: Problem) -> Any:
     needs = problem.needs
     everywhere: Any = P()
     rows: Any = P() if needs.at_hub else P(AGENTS)
-    # numbers of a chain are those of one agent after another
+    # noise has axes (chain, number), with the numbers of one agent after another
     numbers: Any = P() if needs.at_hub else P(None, AGENTS)
     noise = RawNoise(everywhere if needs.common else numbers, numbers, numbers, numbers, everywhere)
     return Carry(rows, noise, everywhere, rows)
@@ -113,40 +112,40 @@ def _finite(problem: Problem, carry: Carry, mesh: Devices) -> Array:
 
 
 def _on(mesh: Devices, function: Any, in_specs: Any, out_specs: Any) -> Any:
-    # what is said to lie everywhere does so by construction, which the checker cannot follow through loops
+    # replication holds by construction, and the checker does not see it through loops
     return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
 class MeshEngine(ArrayEngine):
-    """Runs a method on all devices that JAX sees; parameters as in `ArrayEngine`."""
+    """Runs a method on all devices of JAX. Parameters as in `ArrayEngine`."""
 
     @classmethod
     def states_here(cls, num_agents: int) -> int:
-        """An equal part in each process."""
+        """The number of agents per process, rounded up."""
         return -(-num_agents // jax.process_count())
 
     @classmethod
     @contextmanager
     def placed(cls, post: Posterior) -> Iterator[Posterior]:
-        """The posterior: where there are several processes, each reads what is still to be read for its own agents."""
+        """The posterior, with several processes split so that each reads the data of its own agents."""
         several = jax.process_count() > 1 and not post.is_read
         yield post.with_data_at(Shares(post)) if several else post
 
     @classmethod
     def build(cls, post: Posterior, network: Network, bound: Bound, **options: Any) -> ArrayEngine:
-        """The engine; all processes must be given the same."""
+        """The engine. Raises `ValueError` unless all processes have the same fingerprint."""
         require_alike(options["fingerprint"])
         return super().build(post, network, bound, **options)
 
     @classmethod
     def preliminary(cls, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> ArrayEngine:
-        """An engine for what the agents find out together: on one device, where one process has all their data."""
+        """An engine for computations before round 0, on one device if this process has all data."""
         if not post.is_held_elsewhere:
             return LocalEngine.preliminary(post, network, bound, chains=chains)
         return super().preliminary(post, network, bound, chains=chains)
 
     def states(self, carry: Carry) -> Any:
-        """The method's states of all agents and chains, host arrays (agent, ..., chain) in every process."""
+        """The method's states of all agents and chains, in every process host arrays (agent, ..., chain)."""
         gathered = multihost_utils.process_allgather(own_state(self.problem, carry.state), tiled=True)
         return jax.tree.map(lambda leaf: np.asarray(leaf)[: self.num_agents], gathered)
 
@@ -194,7 +193,7 @@ class MeshEngine(ArrayEngine):
         return f"{jax.process_count()} with {jax.device_count()} devices"
 
     def _joined(self, own: Any, first: int) -> Any:
-        """Arrays over all agents, of which every process holds the rows of its own from the `first` on."""
+        """Arrays over all agents from each process' own rows, which start at row `first`."""
         width = self.rows * jax.local_device_count()
 
         def join(part: Array) -> Array:
@@ -210,14 +209,14 @@ class MeshEngine(ArrayEngine):
         return jax.tree.map(join, own)
 
     def _put(self, whole: Any, spec: P) -> Array:
-        """An array on the devices, of which every process holds the whole, if it is not there already."""
+        """A whole host array, equal in all processes, as a sharded array. Sharded arrays stay unchanged."""
         if isinstance(whole, Array) and not whole.is_fully_addressable:
             return whole
         host = np.asarray(whole)
         return jax.make_array_from_callback(host.shape, NamedSharding(self.mesh, spec), lambda index: host[index])
 
     def _padded(self, tree: Any) -> Any:
-        """Rows of agents, filled up by repeating the first so that every device holds as many."""
+        """Rows of agents, padded with copies of the first row to equal numbers on all devices."""
         extra = self.rows * self.mesh.size - self.num_agents
         if extra == 0:
             return tree
@@ -239,6 +238,6 @@ class MeshEngine(ArrayEngine):
 
 
 class Mesh(ArrayBuilder):
-    """The engine "mesh" with options: all devices that JAX sees; parameters as in `ArrayBuilder`."""
+    """Options of the engine "mesh", which uses all devices of JAX. Parameters as in `ArrayBuilder`."""
 
     _kind = MeshEngine

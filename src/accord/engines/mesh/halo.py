@@ -1,4 +1,4 @@
-"""A matrix over agents that are spread over devices: rows of neighbouring devices are fetched first."""
+"""A matrix over agents on several devices, which fetch rows of other devices before the product."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ...base.pytree import pytree, static
 from ..operators import Dense, Operator, gather
 from .collectives import AGENTS
 
-# Up to this many entries in a device's part of a matrix a dense product is the fastest.
+# Entries of a device's part of a matrix up to which a dense product is fastest.
 _DENSE_ENTRIES = 2**20
 
 
 @pytree
 class Halo:
-    """A matrix over agents on a ring of devices: each fetches the rows that it needs, then applies its own part."""
+    """A matrix over agents on a ring of devices, each of which fetches the rows that its part needs."""
 
-    # the rows of the matrix that this device holds; columns are its own rows, then those fetched, shift by shift
+    # this device's rows of the matrix, with columns for its own agents and then for fetched rows by shift
     part: Operator
-    # for each shift, the rows that this device sends to the device so many places on
+    # rows that this device sends along the ring, by shift
     sent: tuple[Int[Array, " _"], ...]
     shifts: tuple[int, ...] = static()
 
@@ -43,9 +43,9 @@ class Halo:
 
 @pytree
 class Everyone:
-    """A matrix over agents on a ring of devices: each fetches all rows in one exchange, then applies its own part."""
+    """A matrix over agents on several devices, each of which fetches all rows by one all-gather."""
 
-    # the rows of the matrix that this device holds
+    # this device's rows of the matrix
     part: Operator
 
     def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
@@ -60,7 +60,7 @@ class Everyone:
 
 
 def fetched(matrix: scipy.sparse.csr_array, devices: int, rows: int) -> Halo | Everyone:
-    """A sparse matrix over `agents <= devices * rows` agents: one exchange of all rows where most are needed."""
+    """A sparse matrix over `agents <= devices * rows` agents, as `Everyone` if devices need most rows, else `Halo`."""
     borders = halo(matrix, devices, rows)
     width = sum(sent.size // devices for sent in borders.sent)
     if len(borders.shifts) < 2 or 2 * width < rows * (devices - 1):
@@ -71,15 +71,15 @@ def fetched(matrix: scipy.sparse.csr_array, devices: int, rows: int) -> Halo | E
 
 
 def _part(local: scipy.sparse.csr_array, rows: int) -> Operator:
-    """The parts of all devices, of so many rows each, one below the other."""
+    """The parts of all devices, of `rows` rows each, stacked."""
     return Dense(jnp.asarray(local.toarray())) if rows * local.shape[1] <= _DENSE_ENTRIES else gather(local)
 
 
 def halo(matrix: scipy.sparse.csr_array, devices: int, rows: int) -> Halo:
-    """A sparse matrix over `agents <= devices * rows` agents, its parts one below the other for all devices."""
+    """A sparse matrix over `agents <= devices * rows` agents as `Halo`, with the parts of all devices stacked."""
     entries = scipy.sparse.coo_array(matrix)
     extra = np.arange(matrix.shape[0], devices * rows)
-    # rows that stand for no agent keep to themselves
+    # padding rows have only a diagonal entry
     row, column = np.concatenate([entries.row, extra]), np.concatenate([entries.col, extra])
     data = np.concatenate([entries.data, np.ones(extra.size)])
     home, away = row // rows, column // rows

@@ -1,4 +1,4 @@
-"""The processes of a mesh as owners of data: each reads the shards of the agents on its own devices, and no others."""
+"""Processes of a mesh as data owners, which read only the shards of the agents on their own devices."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ...posterior.totals import MaskedTotals, Totals
 
 
 class Shares:
-    """Which agents each process has, and what they say of their data; the `DataOwners` of a posterior.
+    """The agents of each process, and functions of their data. Implements `DataOwners`.
 
     Parameters
     ----------
     post
-        The posterior whose shards are functions or files.
+        Posterior with functions or files as shards.
 
     Raises
     ------
@@ -43,28 +43,27 @@ class Shares:
             if not self.spans[-1]:
                 raise ValueError(
                     f"process {process} would have no agent: {post.num_agents} agents fill "
-                    f"{-(-post.num_agents // rows)} of {len(owners)} devices; begin fewer processes"
+                    f"{-(-post.num_agents // rows)} of {len(owners)} devices. Start fewer processes."
                 )
         self.mine = self.spans[jax.process_index()]
         self.held = post.alone(*self.mine)
 
     def stacked(self, spectral: bool, extent: Extent, coordinates: Coordinates | None) -> Shard:
-        """The shards of this process' agents, their quadratic forms in coordinates."""
+        """The shards of this process' agents, with quadratic forms in `coordinates`."""
         held = self.held if coordinates is None else self.held.transformed(coordinates)
         return held.stacked(spectral=spectral, agents=self.mine, extent=extent)
 
     def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
-        """Each agent's answer, known to all processes."""
+        """The value of a function at every agent, in all processes."""
         found = self.held.each(
             function, *arguments, own=jax.tree.map(lambda leaf: leaf[self.mine.start : self.mine.stop], own)
         )
         return jax.tree.map(self._gathered, found)
 
     def totals(self, network: Network, masks: bool = False) -> Totals:
-        """Sums over all agents, known to all processes.
+        """Sums over all agents, in all processes.
 
-        With masks, each agent's are made in the process that has its data, and other processes are sent the sum of the
-        masked words of all agents of a process.
+        With masks, each process masks the numbers of its agents and sends only the sum of their masked words.
         """
         if masks:
             return self._masked()
@@ -74,7 +73,7 @@ class Shares:
             part = own(function, *arguments, **options)
             sums = jax.tree.leaves(part)
             sent = np.concatenate([leaf.reshape(-1).view(np.uint8) for leaf in sums])
-            # as bytes: JAX would round what is in double precision
+            # as bytes, because JAX would round double precision
             everyones = np.asarray(multihost_utils.process_allgather(sent))
             places = np.cumsum([0, *(leaf.nbytes for leaf in sums)])
             found = []
@@ -93,7 +92,7 @@ class Shares:
             one.agree([row.tobytes() for row in publics])
 
         def gathered(count: int, words: Words) -> Words:
-            # as bytes: JAX would round words
+            # as bytes, because JAX would round words
             everyones = np.asarray(multihost_utils.process_allgather(words.view(np.uint8)))
             return added(*np.ascontiguousarray(everyones).view(np.uint64))
 
@@ -101,7 +100,7 @@ class Shares:
         return MaskedTotals(here, own, gathered)
 
     def _gathered(self, part: np.ndarray) -> np.ndarray:
-        # as bytes: JAX would round what is in double precision
+        # as bytes, because JAX would round double precision
         part = np.ascontiguousarray(part)
         sent = np.zeros((max(map(len, self.spans)), part[0].nbytes), np.uint8)
         sent[: len(part)] = part.reshape(len(part), -1).view(np.uint8)

@@ -1,1 +1,1 @@
-"""One process an agent, which sends what its method's `message` returns to its neighbours, and nothing else."""
+"""The silo engine, with one process per agent, which sends only its method's `message` to its neighbours."""

@@ -1,4 +1,4 @@
-"""An agent as a Ray actor; imported where Ray is."""
+"""An agent as a Ray actor. Importing this module needs Ray."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .worker import Status, Worker
 
 
 class WorkerProcess(Worker):
-    """An agent that listens at its machine's address in the cluster; parameters as in `Worker`."""
+    """An agent that listens at its machine's address in the cluster. Parameters as in `Worker`."""
 
     def __init__(self, index: int, settings: dict[str, Any]) -> None:
         super().__init__(index, ray.util.get_node_ip_address(), settings)
 
     @ray.method(concurrency_group="look")
     def status(self) -> Status:
-        """The agent's activity; asked while it works, it answers in a thread of its own."""
+        """The agent's activity, computed in a separate thread while it works."""
         return super().status()

@@ -1,4 +1,4 @@
-"""Ray as pools of processes share it: begun once, and ended by the last of them."""
+"""Ray as a shared resource of process pools, started by the first and shut down by the last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def require_ray() -> Any:
     Raises
     ------
     ImportError
-        It is not installed.
+        Ray is not installed.
     """
     try:
         import ray
@@ -23,26 +23,26 @@ def require_ray() -> Any:
     return ray
 
 
-# The crews that use a Ray which was begun here: runs in several threads share it, and the last one ends it.
+# Number of pools, also in other threads, that use a Ray started by accord.
 _sharing = 0
 _lock = threading.Lock()
 
 
 def share_ray(ray: Any, address: str | None) -> bool:
-    """Begin Ray, or join it; whether it was begun here, for this pool or for others."""
+    """Start Ray or join it. Returns whether accord started it, for this pool or another one."""
     global _sharing
     with _lock:
         if not ray.is_initialized():
             _begin_ray(ray, address)
         elif _sharing == 0:
-            # the user's own, who also ends it
+            # started by the user, who also shuts it down
             return False
         _sharing += 1
         return True
 
 
 def leave_ray(ray: Any) -> None:
-    """End Ray, if no other pool uses what was begun here."""
+    """Shut down Ray if this was the last pool."""
     global _sharing
     with _lock:
         _sharing -= 1
@@ -52,15 +52,15 @@ def leave_ray(ray: Any) -> None:
 
 def _begin_ray(ray: Any, address: str | None) -> None:
     address = address or os.environ.get("RAY_ADDRESS")
-    # what runs on private data does not call home unless told to
+    # no usage statistics by default, because the data is private
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is not None:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
         return
     with warnings.catch_warnings():
-        # Ray starts programs by fork and exec, which JAX's threads do not disturb
+        # Ray calls exec after fork, which is safe with JAX's threads
         warnings.filterwarnings("ignore", message=".*os.fork.*", category=RuntimeWarning)
-        # without an address it would join what another program on this machine has begun
+        # without "local" Ray joins a cluster of another program on this machine
         ray.init(
             address="local",
             include_dashboard=False,

@@ -1,4 +1,4 @@
-"""Collective operations of one agent, whose compiled round calls its communicator."""
+"""Collective operations of one agent, by callbacks from the compiled round to its communicator."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from .messages import EVERY_COLOR, Communicator
 
 @pytree
 class Row:
-    """One row of a matrix over the agents: the weight of the agent itself, and those of its neighbours."""
+    """One row of a matrix over the agents, with weights for the agent and its neighbours."""
 
     own: Float[Array, ""]
     neighbours: Float[Array, " neighbour"]
 
     def __call__(self, x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
-        """The row times the agent's own values and, below them, the neighbours'."""
+        """The product of the row with the agent's own values, in the first row of x, and the neighbours'."""
         return (self.own * x[0] + self.neighbours @ x[1:])[None]
 
     def differences(self, own: Float[Array, "agent rest"], x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
-        """The row's entries times what the agent's own values are more than the neighbours'."""
+        """The weighted sum of differences between the agent's own values and the neighbours'."""
         return (self.neighbours @ (own - x[1:]))[None]
 
 
@@ -46,7 +46,7 @@ def row(matrix: scipy.sparse.csr_array, agent: int, neighbours: list[int]) -> Ro
 
 @pytree
 class SiloCollectives(Collectives):
-    """An agent alone, which talks with the others by messages."""
+    """Collective operations of a process with one agent, by messages to other processes."""
 
     round: Array | None = None
     color: Array | None = None
@@ -65,7 +65,7 @@ class SiloCollectives(Collectives):
         return self._with_neighbours(lambda held: operator.differences(held[:1], held), messages)
 
     def _with_neighbours(self, row: Callable[[Array], Array], messages: Any) -> Any:
-        """A function of the agent's own messages and, below them, the neighbours', arrays (1 + neighbour, rest)."""
+        """Apply a function to arrays (1 + neighbour, rest) of the agent's own and the neighbours' messages."""
 
         def of(own: Array, others: Array) -> Array:
             held = jnp.concatenate([own, others])
@@ -77,7 +77,7 @@ class SiloCollectives(Collectives):
         return jax.tree.map(lambda x: x[None], self._neighbours(messages))
 
     def _neighbours(self, messages: Any) -> Any:
-        """The neighbours' messages, in their order, for those of the agent."""
+        """Exchange messages with the neighbours. Returns theirs in the order of the neighbours."""
         leaves: list[Array]
         treedef: Any
         leaves, treedef = jax.tree.flatten(messages)
@@ -96,8 +96,8 @@ class SiloCollectives(Collectives):
         question, _ = ravel_pytree(state)
         own, restore = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], answer(state)))
         shape = jax.ShapeDtypeStruct((num_agents, own.size), own.dtype)
-        # a hub's chains ask together
-        found = jax.pure_callback(self.communicator.ask, shape, question, own, vmap_method="broadcast_all")
+        # one query for all chains
+        found = jax.pure_callback(self.communicator.query, shape, question, own, vmap_method="broadcast_all")
         return restore(found.sum(axis=0))
 
     def total(self, values: Any) -> Any:
@@ -107,15 +107,15 @@ class SiloCollectives(Collectives):
         return treedef.unflatten(self._called(self.communicator.total, _shapes(leaves), *leaves))
 
     def _called(self, function: Callable[..., Any], shapes: Any, *arguments: Any) -> Any:
-        # all of a talk in one call: calls that do not wait for one another might come in any order
+        # one call per operation, because independent calls may run in any order
         if jax.default_backend() != "cpu":
             return io_callback(function, shapes, self.round, *arguments)
-        # copies nothing to a device and back, which is a tenth of a millisecond a round
+        # avoids copies to and from a device, 0.1 ms per round
         return buffer_callback(partial(_in_place, function), shapes, has_side_effect=True)(self.round, *arguments)
 
 
 def _in_place(function: Callable[..., Any], context: Any, results: Any, *arguments: Any) -> None:
-    """Call a function of arrays with buffers of a compiled program, and write what it returns into others."""
+    """Call a function with buffers of a compiled program as arrays, and write its results into output buffers."""
     for buffer, result in zip(results, function(*map(np.asarray, arguments)), strict=True):
         np.asarray(buffer)[...] = result
 

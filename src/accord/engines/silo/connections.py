@@ -1,8 +1,7 @@
-"""Connections between neighbours: whole messages over TLS, each under a label that the receiver checks.
+"""Connections between neighbours over TLS, for messages with a label that the receiver checks.
 
-An agent sends to all neighbours of an exchange and receives from all of them in one loop that never blocks on one of
-them, so that messages larger than the buffers of the system cannot lock two agents that send to each other. One thread
-reads and writes, as an SSL socket demands.
+In an exchange an agent sends to and receives from all neighbours in one non-blocking loop. Two agents that send each
+other messages larger than the system's buffers therefore do not deadlock. One thread reads and writes, as TLS requires.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from ..fingerprint import first_difference
 from .handshake import Address, Call, Connection, Greeting, StrangerError, family
 from .tls import Identity, Peer
 
-# run hash, attempt, round, exchange of the round, sender, bytes that follow
+# Run hash, attempt, round, exchange of the round, sender, number of content bytes.
 _HEADER = struct.Struct("<16sIqIIQ")
-# Incoming calls without a greeting; beyond this number the oldest is closed.
+# Incoming calls without a greeting, beyond which the oldest is closed.
 _MOST_STRANGERS = 64
 
 
 class LateNeighbourError(TimeoutError):
-    """A neighbour's message, or its connection, did not come in time.
+    """Timeout of a neighbour's message or connection.
 
     Parameters
     ----------
     agent, neighbour
-        Who waited, and for whom.
+        The waiting agent and the late neighbour.
     round
-        The round of the message; -1 where it was to connect.
+        Round of the message, -1 for a connection.
     seconds
-        How long.
+        Seconds that the agent waited.
     address
-        Where the neighbour was called, or None.
+        Address of an outgoing call, else None.
     """
 
     def __init__(self, agent: int, neighbour: int, round: int, seconds: float, address: Address | None = None) -> None:
@@ -46,7 +45,7 @@ class LateNeighbourError(TimeoutError):
         self.address = address
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Carry all arguments to another process: an OSError keeps two of them."""
+        """Pickle all arguments, as OSError keeps only two."""
         return type(self), (self.agent, self.neighbour, self.round, self.seconds, self.address)
 
     def __str__(self) -> str:
@@ -60,11 +59,11 @@ class LostNeighbourError(ConnectionError):
 
 
 class ForeignMessageError(RuntimeError):
-    """A message came that is not of this run, or not the one that had to come."""
+    """A received message has an unexpected label or length."""
 
 
 class Label(NamedTuple):
-    """The label of a message: run, attempt, round and number, beside its sender."""
+    """The label of a message without its sender."""
 
     run: bytes
     attempt: int
@@ -78,9 +77,9 @@ class Channels:
     Parameters
     ----------
     agent
-        Its index.
+        Number of the agent.
     host
-        The address to listen at; no other one is listened at.
+        The only address to listen at.
     """
 
     def __init__(self, agent: int, host: str) -> None:
@@ -91,36 +90,36 @@ class Channels:
         self._listener.setblocking(False)
         host, port, *_ = self._listener.getsockname()
         self.own = Peer(host, port, self._identity.certificate)
-        # seconds that this agent has waited for each neighbour so far, and whom it waits for now
+        # seconds that this agent has waited for each neighbour
         self.waited: dict[int, float] = {}
         self.waiting_for: tuple[int, ...] = ()
 
     def connect(self, peers: Mapping[int, Peer], attempt: int, parts: dict[str, str], limit: float) -> None:
-        """Connect to all peers, in place of earlier connections.
+        """Close earlier connections and connect to all peers.
 
-        Both sides show their certificates, which must be the ones in `peers`, and refuse another run by naming the
-        difference. An agent calls peers of lower numbers and is called by peers of higher numbers, all at the same
-        time. An agent calls from the address that it listens at, and an incoming call from any other address is closed.
+        Both sides present their certificates, which must equal those in `peers`, and compare fingerprints. An agent
+        calls peers with lower numbers and accepts calls of peers with higher numbers, concurrently. It calls from its
+        listening address and closes incoming calls from unknown addresses.
 
         Parameters
         ----------
         peers
             Addresses and certificates by agent.
         attempt
-            Number of this set of connections; calls with another number are refused.
+            Number of this set of connections. Calls with another number are closed.
         parts
             The agent's `fingerprint`.
         limit
-            Seconds to wait.
+            Timeout in seconds.
 
         Raises
         ------
         LostNeighbourError
-            A peer cannot be reached, closed the connection, or showed another certificate.
+            A peer cannot be reached, closed the connection, or presented another certificate.
         LateNeighbourError
             A peer did not connect in time.
         ValueError
-            A peer is in another run (the difference is named), or called twice.
+            A peer has another fingerprint, whose first difference is named, or called twice.
         """
         self.disconnect()
         greeting, ends = Greeting(attempt, parts), time.monotonic() + limit
@@ -154,7 +153,7 @@ class Channels:
                 call.close()
 
     def _outgoing(self, called: Mapping[int, Peer], greeting: Greeting, ends: float) -> Iterator[Call]:
-        """Calls to some peers."""
+        """Outgoing calls to peers."""
         context = self._identity.context(is_server=False, peers=called.values())
         for j, peer in called.items():
             wire = socket.socket(family(peer.host))
@@ -162,7 +161,7 @@ class Channels:
             yield Call(wire, context, {j: peer}, greeting, ends, called=j)
 
     def _wait_for_calls(self, calls: list[Call], ends: float) -> bool:
-        """Sleep until a call can go on or is out of time; whether there is a new one."""
+        """Wait until a call can continue or times out. Returns whether there is a new incoming call."""
         poll = select.poll()
         for call in calls:
             poll.register(call.number, call.waits_for)
@@ -175,11 +174,11 @@ class Channels:
         return listener in ready
 
     def _has_ended(self, call: Call, peers: Mapping[int, Peer], parts: dict[str, str]) -> bool:
-        """Go on with a call where that is possible; whether it is over, with a new link or without."""
+        """Continue a call. Returns whether it ended, with or without a new link."""
         try:
             found = call.go_on()
         except (OSError, StrangerError) as error:
-            # a stranger's call does not end a run
+            # a failed incoming call does not end the run
             if call.called is None:
                 return True
             host, port, _ = peers[call.called]
@@ -202,23 +201,23 @@ class Channels:
     def exchange(
         self, label: Label, outgoing: Mapping[int, Any], incoming: Mapping[int, int], limit: float
     ) -> dict[int, bytearray]:
-        """Send to some neighbours and hear from some.
+        """Send messages to neighbours and receive messages from neighbours.
 
         Parameters
         ----------
         label
-            Written on what is sent, and demanded of what comes.
+            Label of sent messages, required of received ones.
         outgoing
-            Bytes to send, by neighbour.
+            Content to send, by neighbour.
         incoming
-            The most bytes that may come, by neighbour to hear from.
+            Largest number of bytes to receive, by neighbour.
         limit
-            Seconds to wait, > 0.
+            Timeout in seconds, > 0.
 
         Returns
         -------
         dict
-            What came, by neighbour.
+            Received content by neighbour.
         """
         for peer, content in outgoing.items():
             content = memoryview(content).cast("B")
@@ -239,7 +238,7 @@ class Channels:
             self._wait(unsent, missing, began, limit, label.round)
 
     def _wait(self, unsent: set[int], missing: set[int], began: float, limit: float, round: int) -> None:
-        """Sleep until a socket is ready; `LateNeighbourError` where none is in time."""
+        """Wait until a socket is ready. Raises `LateNeighbourError` after the timeout."""
         poll = select.poll()
         for peer in unsent | missing:
             reads, writes = peer in missing, peer in unsent
@@ -254,20 +253,20 @@ class Channels:
         self.waiting_for = ()
 
     def disconnect(self) -> None:
-        """End all connections; the agent can be called again."""
+        """Close all connections and keep listening."""
         for link in self._links.values():
             link.wire.close()
         self._links = {}
         self.waiting_for = ()
 
     def close(self) -> None:
-        """End all connections and stop listening."""
+        """Close all connections and stop listening."""
         self.disconnect()
         self._listener.close()
 
 
 def _drop_oldest(calls: list[Call]) -> None:
-    """Make room for one more incoming call."""
+    """Close the oldest incoming call if there are too many."""
     strangers = [call for call in calls if call.called is None]
     if len(strangers) >= _MOST_STRANGERS:
         strangers[0].close()
@@ -275,7 +274,7 @@ def _drop_oldest(calls: list[Call]) -> None:
 
 
 class _Link:
-    """A connection that sends and receives labelled messages without blocking."""
+    """A non-blocking connection for labelled messages."""
 
     def __init__(self, connection: Connection) -> None:
         self._secure, self.peer, _ = connection
@@ -285,19 +284,19 @@ class _Link:
         self._filled = 0
 
     def send(self, *parts: Any) -> None:
-        """Put a message behind the messages that wait to be sent."""
+        """Append a message to the send buffer."""
         for part in filter(len, parts):
             self._secure.write(part)
 
     def flushed(self) -> bool:
-        """Send as much as the socket takes; whether nothing is left."""
+        """Send without blocking. Returns whether the send buffer is empty."""
         try:
             return self._secure.flushed()
         except OSError as error:
             raise self._lost(error) from error
 
     def received(self, label: Label, most: int) -> bytearray | None:
-        """The next message if it has come whole; it must bear the label, and no memory is taken for a longer one."""
+        """The next message once it is complete, else None. Checks its label and its length before allocating memory."""
         if self._content is None:
             if not self._fill(self._header):
                 return None
@@ -305,12 +304,12 @@ class _Link:
             if Label(*found) != label or sender != self.peer:
                 raise ForeignMessageError(
                     f"agent {self.peer} sent a message of agent {sender}, round {found[2]}, exchange {found[3]}, "
-                    f"attempt {found[1]}, where round {label.round}, exchange {label.exchange}, attempt "
-                    f"{label.attempt} was due" + ("" if found[0] == label.run else ", and of another run")
+                    f"attempt {found[1]}, expected round {label.round}, exchange {label.exchange}, attempt "
+                    f"{label.attempt}" + ("" if found[0] == label.run else ", and of another run")
                 )
             if length > most:
                 raise ForeignMessageError(
-                    f"agent {self.peer} announced a message of {length} bytes where {most} were due"
+                    f"agent {self.peer} announced a message of {length} bytes, expected at most {most}"
                 )
             self._content, self._filled = bytearray(length), 0
         if not self._fill(self._content):
@@ -319,7 +318,7 @@ class _Link:
         return content
 
     def _fill(self, buffer: bytearray) -> bool:
-        """Read into a buffer until it is full or nothing more has come; whether it is full."""
+        """Read available bytes into a buffer. Returns whether it is full."""
         try:
             self._filled += self._secure.read_into(memoryview(buffer)[self._filled :])
         except OSError as error:

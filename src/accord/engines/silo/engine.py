@@ -1,4 +1,4 @@
-"""The silo engine: a run whose agents are processes of their own, driven in chunks, rolled back after a crash."""
+"""The silo engine, which runs each agent in its own process and rolls a run back after a crash."""
 
 from __future__ import annotations
 
@@ -28,44 +28,42 @@ from .latents import LATENTS
 from .worker import Assignment, Goal, Report
 from .workers import MOST_SETBACKS, Limits, SetbackError, WorkerPool
 
-# What may happen to an agent that is late.
+# Policies for late agents.
 _LATE = ("raise", "restart", "leave")
-# Draws of all agents that the driver takes at once, in bytes.
+# Bytes of recorded draws of all agents per chunk.
 _BUFFER_BYTES = 64 * 2**20
 
 
 @dataclass
 class Silo:
-    """Options of `engine="silo"`: one process an agent, as Ray actors.
+    """Options of `engine="silo"`, which runs each agent in its own process, a Ray actor.
 
-    As a context manager it keeps the processes from one run to the next. Runs of several threads on one `Silo` come one
-    after another.
+    As a context manager it keeps the processes between runs. Runs of several threads on one `Silo` are sequential.
 
     Parameters
     ----------
     address
-        The address of a Ray cluster, as `ray.init` takes it; None uses the cluster that is joined already, else the one
-        that RAY_ADDRESS names, else begins one on this machine that listens to itself only.
+        Address of a Ray cluster, as in `ray.init`. None, the default, uses the cluster that this process has joined,
+        else the cluster in RAY_ADDRESS, else a new one on this machine that other machines cannot reach.
     resources
-        Where each agent's process runs: one dict an agent of Ray's custom resources, such as `{"site_a": 1}`, which
-        only the node of that site offers. None leaves it to Ray.
+        Custom resources of Ray for each agent's process, one dict per agent, such as `{"site_a": 1}` for the node of
+        one site. None, the default, lets Ray place the processes.
     timeout
-        Seconds that an agent waits for a neighbour's message, > 0; compiling the first round counts. The driver
-        gives it half a minute more for anything else: reading its data, writing its state, a round without neighbours.
+        Seconds that an agent waits for a neighbour's message, > 0, default 300. This includes compilation of the first
+        round. For other work, such as reading data, the driver waits half a minute longer.
     late
-        What happens then: "raise" ends the run with a `TimeoutError` that names who is late, and what it was at;
-        "restart" ends the late agent's process, which begins anew at the last checkpoint; "leave" takes it for gone for
-        good, as one whose process is not back after `start_timeout`: the run goes on with the others, for the posterior
-        of their data, and says so.
+        Policy for an agent that exceeds the timeout. "raise", the default, ends the run with a `TimeoutError` that
+        names the agent and its activity. "restart" restarts the agent's process at the last checkpoint. "leave" drops
+        the agent, also if its process does not restart within `start_timeout`. The run then continues with the other
+        agents on the posterior of their data and warns about it.
     start_timeout
-        Seconds until all processes must run, > 0.
+        Seconds until all processes must run, > 0, default 120.
     latents
-        Where each agent keeps draws of its own latents, of a posterior with `local`: a folder at its site, absolute or
-        from its home, "~". Each run makes a folder of its own in it for each agent, which only the agent's user can
-        read.
+        Folder at each site for draws of the agent's own latents, for a posterior with `local`. The path is absolute or
+        starts with "~". Each run creates a subfolder per agent that only the agent's user can read.
     masks
-        Mask all sums pairwise, so that neither the hub nor a relay sees an agent's own numbers; for methods by sums,
-        and at least 3 agents. See docs/masks.md for what that hides, and what not.
+        Mask all sums pairwise, so that neither the hub nor a relay sees an agent's own numbers, default False. Needs a
+        sum-based method and at least 3 agents. See docs/masks.md for what masks hide.
     """
 
     address: str | None = None
@@ -75,7 +73,7 @@ class Silo:
     start_timeout: float = 120.0
     latents: str = LATENTS
     masks: bool = False
-    # its sums go over a tree
+    # sums over the tree only
     consensus: ClassVar[None] = None
 
     def __post_init__(self) -> None:
@@ -88,31 +86,31 @@ class Silo:
         if self.late not in _LATE:
             raise unknown_name_error("late", self.late, _LATE)
         if not self.latents.startswith(("/", "~")):
-            raise ValueError(f"latents must be a folder that begins with / or ~, found {self.latents!r}")
+            raise ValueError(f"latents must be a folder that starts with / or ~, found {self.latents!r}")
         self._pool: WorkerPool | None = None
         self._keeps = False
-        # by the thread that uses the processes, which may ask them again within a run
+        # held by the thread that uses the processes, reentrant within a run
         self._used = threading.RLock()
 
     def __reduce__(self) -> Any:
-        # processes stay where they are
+        # pickles the options without processes
         return Silo, tuple(getattr(self, one.name) for one in fields(self))
 
     def check(self, post: Posterior, sampler: Sampler) -> None:
-        """Any method, but under masks only methods by sums."""
+        """Raise `ValueError` if masks are set, as this method is not by sums."""
         require_no_masks(self.masks, None)
 
     def states_here(self, num_agents: int) -> int:
-        """One: its agents may each have a machine."""
+        """One, because each agent may have its own machine."""
         return 1
 
     def resources_of(self, agent: int) -> dict[str, float | int]:
-        """The custom resources that an agent's process needs."""
+        """The custom resources of an agent's process."""
         return {} if self.resources is None else dict(self.resources[agent])
 
     @property
     def restarts(self) -> np.ndarray:
-        """How often each agent's process began anew in the present run, (agent,)."""
+        """Restarts of each agent's process in the present run, (agent,)."""
         return np.zeros(0, int) if self._pool is None else self._pool.restarts.copy()
 
     def __enter__(self) -> Silo:
@@ -125,20 +123,20 @@ class Silo:
 
     @contextmanager
     def placed(self, post: Posterior) -> Iterator[Posterior]:
-        """The posterior as it is known where none of its data lies: its agents' processes answer for it."""
+        """A context with the posterior without data, evaluated by the agents' processes."""
         with self._running(post.num_agents) as pool:
             yield pool.hold(post)
             pool.warn_of_restarts()
 
     @contextmanager
     def asking(self, agents: int) -> Iterator[Ask]:
-        """What asks each agent's process for its next answer to work on its own file, see `accord.data.remote`."""
+        """A context with a function that asks each agent for its next answer, see `accord.data.remote`."""
         with self._running(agents) as pool:
             yield pool.ask
 
     @contextmanager
     def _running(self, agents: int) -> Iterator[WorkerPool]:
-        """So many processes, which are there already or begin now."""
+        """A context with a pool of processes, existing or new."""
         if self.resources is not None and len(self.resources) != agents:
             raise ValueError(
                 f"resources must hold one entry for each of the {agents} agents, found {len(self.resources)}"
@@ -157,7 +155,7 @@ class Silo:
                     self._dismiss()
 
     def dismiss(self, agent: int) -> None:
-        """Do without an agent that is gone for good: the others have new processes and numbers."""
+        """Drop a lost agent. The other agents get new processes and numbers."""
         self._dismiss()
         if self.resources is not None:
             self.resources = [own for i, own in enumerate(self.resources) if i != agent]
@@ -168,7 +166,7 @@ class Silo:
         self._pool = None
 
     def preliminary(self, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> SiloEngine:
-        """An engine for what the agents find out together, as `engine.Builder` has it."""
+        """See `samplers.engine.Builder.preliminary`."""
         every = np.arange(network.num_agents)
         return self.build(post, network, bound, chains=chains, seed=0, keep=every, fingerprint={})
 
@@ -183,21 +181,21 @@ class Silo:
         keep: np.ndarray,
         fingerprint: dict[str, str],
     ) -> SiloEngine:
-        """An engine on the processes that hold the posterior."""
+        """An engine on the processes with the posterior's data."""
         pool = post.owners
         assert isinstance(pool, WorkerPool)
         return SiloEngine(pool, post, network, bound, chains=chains, seed=seed, keep=keep, parts=fingerprint)
 
 
 class SiloCarry(NamedTuple):
-    """A round that all agents have reached, and whether their positions there are finite."""
+    """A round that all agents have reached, and whether their positions are finite."""
 
     round: int
     finite: tuple[bool, ...]
 
 
 class SiloEngine:
-    """Runs a method in the processes of a pool; parameters as in `ArrayEngine`."""
+    """Runs a method in the processes of a pool. Parameters as in `ArrayEngine`."""
 
     def __init__(
         self,
@@ -222,11 +220,11 @@ class SiloEngine:
         rest = (seed, chains, post.coordinates, parts, pool.limits.timeout)
         self._tasks = [Assignment(network, bound._replace(own=own[i]), *rest) for i in self._agents]
         self._starts: list[tuple[np.ndarray, np.ndarray | None]] = []
-        # the round that all agents are at; -1 where some are at none
+        # round of all agents, -1 if some have no state
         self._at = -1
-        # where states of this run may be found, and the key that signs them there
+        # folders with states of this run, and the keys that sign them
         self._keys = {self._folder: pool.key}
-        # which incarnations of the agents' processes have their assignment
+        # incarnations of the agents' processes that have their assignment
         self._assigned: list[str | None] = [None] * self.num_agents
         self._attempt(self._assign)
 
@@ -234,16 +232,16 @@ class SiloEngine:
     def _agents(self) -> range:
         return range(self.num_agents)
 
-    def listen(self, tell: Callable[[list[str]], None]) -> None:
-        """Tell each agent's round, restarts and waiting times while they work."""
-        self.pool.listener = tell
+    def listen(self, show: Callable[[list[str]], None]) -> None:
+        """Call `show` with lines on each agent's round, restarts and waiting times while they work."""
+        self.pool.listener = show
 
     def agreed(self, number: float) -> float:
-        """The driver decides alone."""
+        """The number itself, as there is one driver."""
         return number
 
     def start(self, means: np.ndarray, factors: np.ndarray | None) -> SiloCarry:
-        """Before round 0. `means` (agent, dim) or (agent, dim, chain), `factors` (agent, dim, dim) or None."""
+        """Carry before round 0. `means` (agent, dim) or (agent, dim, chain), `factors` None or (agent, dim, dim)."""
         places = [0 if self.at_hub else i for i in self._agents]
         self._starts = [(means[i], None if factors is None else factors[i]) for i in places]
 
@@ -258,19 +256,19 @@ class SiloEngine:
         return self._carry(0, reports)
 
     def advance(self, carry: SiloCarry, rounds: int) -> SiloCarry:
-        """Run rounds and keep nothing of them."""
+        """Run rounds without records."""
         return self._carry(
             carry.round + rounds, self._reach(Goal(carry.round, rounds, 0, 1, self.capacity), self._folder)
         )
 
     def record(self, carry: SiloCarry, draws: int, thin: int) -> tuple[SiloCarry, Records]:
-        """Run `draws * thin` rounds and record every `thin`-th; at most `capacity` draws a call."""
+        """Run `draws * thin` rounds and return every `thin`-th draw, at most `capacity` draws per call."""
         reports = self._reach(Goal(carry.round, draws * thin, draws, thin, self.capacity), self._folder)
         found: Any = [report.draws for report in reports]
         if self.at_hub:
             found = [found[self.root]] * self.num_agents
         x: Any = np.stack([part for part in found if part is not None], axis=1)
-        with np.errstate(over="ignore", invalid="ignore"):  # of chains that diverge, which is named elsewhere
+        with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported elsewhere
             average = x.mean(axis=1, dtype=x.dtype)
             distance = ((x - average[:, None]) ** 2).sum(axis=2).mean(axis=1, dtype=x.dtype)
         acting = [report.watched for report in reports if report.draws is not None]
@@ -279,11 +277,11 @@ class SiloEngine:
         return self._carry(carry.round + draws * thin, reports), records
 
     def first_non_finite(self, before: SiloCarry, after: SiloCarry, rounds: int) -> FirstNonFinite | None:
-        """The first position that is not finite in the rounds from one carry to the other, or None."""
+        """The first non-finite position in the rounds between two carries, or None."""
         good, bad = 0, rounds
         while bad - good > 1 and not all(after.finite):
             middle = (good + bad) // 2
-            # nothing is saved, so that the checkpoint of the start stays
+            # without saving, so that the checkpoint of the start stays
             then = self._carry(
                 before.round + middle, self._reach(Goal(before.round, middle, 0, 1, self.capacity), None)
             )
@@ -294,7 +292,7 @@ class SiloEngine:
         return None if all(after.finite) else FirstNonFinite(after.finite.index(False), bad)
 
     def message_bytes(self, carry: SiloCarry) -> int:
-        """Bytes of the message that one agent of one chain sends in one exchange."""
+        """Bytes of the message of one agent and chain in one exchange."""
         return int(self._attempt(lambda: self.pool.call("message_bytes"), carry.round)[self.root])
 
     def states(self, carry: SiloCarry) -> Any:
@@ -305,17 +303,17 @@ class SiloEngine:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
 
     def bytes_sent(self) -> np.ndarray:
-        """Bytes that each agent sent in all chains since the last crash or start, labels left out, (agent,)."""
+        """Bytes that each agent sent in all chains since the last crash or start, without labels, (agent,)."""
         return np.array(self.pool.call("bytes_sent"))
 
     def save(self, carry: SiloCarry, folder: Path) -> None:
-        """Let every agent write its state below a folder at its site."""
+        """Let every agent write its state into a folder at its site."""
         folder = Path(folder).resolve()
         rows = self._everywhere(folder, self._key(folder))
         self._attempt(lambda: self.pool.call("save", rows), carry.round)
 
     def saved(self, folder: Path) -> list[int]:
-        """The rounds that every agent has whole below the folder."""
+        """Claim a checkpoint folder. Returns the rounds that all agents have saved there, ascending."""
         claim(Path(folder), self._parts)
         folder = Path(folder).resolve()
         return self._attempt(lambda: self._common(folder))
@@ -327,20 +325,20 @@ class SiloEngine:
         return SiloCarry(round, (True,) * self.num_agents)
 
     def _key(self, folder: Path) -> bytes:
-        """The key of a folder, which holds states from now on; the driver keeps it where it keeps the draws."""
+        """The key of a folder of states, stored by the driver. Adds the folder to the run."""
         if folder not in self._keys:
             self._keys[folder] = own_key(folder)
         return self._keys[folder]
 
     def close(self) -> None:
-        """Remove what the agents keep for themselves."""
+        """Remove the agents' temporary files."""
         self.pool.listener = None
         self.pool.forget(self._folder)
 
-    # --- rounds, and what to do when some agents are lost ---
+    # --- rounds and recovery ---
 
     def _reach(self, goal: Goal, folder: Path | None) -> list[Report]:
-        """Let all agents reach a goal, from its start, as often as it takes, and save it below a folder."""
+        """Let all agents run the rounds of a goal and save the last state in a folder, with retries."""
         if self._at != goal.start:
             self._recover(goal.start)
         rows = self._everywhere(goal, folder, self.pool.key)
@@ -349,7 +347,7 @@ class SiloEngine:
         return reports
 
     def _attempt(self, work: Callable[[], Any], round: int | None = None) -> Any:
-        """Do what may meet with a crash; after one, from the given round again."""
+        """Run `work`. After a crash recover the given round and retry."""
         for _ in range(MOST_SETBACKS):
             if list(self.pool.incarnations) != self._assigned:
                 self._recover(round)
@@ -361,7 +359,7 @@ class SiloEngine:
         raise self.pool.gave_up(setback)
 
     def _recover(self, round: int | None) -> None:
-        """Bring all agents to a round, or to the newest before it that all of them can go back to."""
+        """Bring all agents to a round, by running it again from their newest common checkpoint."""
         for _ in range(MOST_SETBACKS):
             try:
                 self.pool.revive()
@@ -376,7 +374,7 @@ class SiloEngine:
         raise self.pool.gave_up(setback)
 
     def _assign(self) -> None:
-        """Give their assignment to those that have it not; the others keep what they have compiled."""
+        """Send assignments to restarted agents. The others keep their compiled programs."""
         names = self.pool.incarnations
         fresh = [i for i in self._agents if names[i] != self._assigned[i]]
         self.pool.call("begin", [(self._tasks[i],) for i in fresh], agents=fresh)

@@ -1,4 +1,4 @@
-"""How agents connect: TLS with certificates of both sides, then a greeting from each."""
+"""The handshake between agents, TLS with certificates of both sides and then a greeting from each."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from typing import NamedTuple
 from .tls import Peer, Secure
 
 _LENGTH = struct.Struct("<I")
+# Largest number of bytes of a greeting.
 _LONGEST_GREETING = 2**20
-# Seconds after which a caller that has not completed its greeting is disconnected.
+# Timeout in seconds of an incoming greeting.
 _GREETING_SECONDS = 10.0
 
 Address = tuple[str, int]
 
 
 class StrangerError(Exception):
-    """The other side is not the agent that was expected, or belongs to another attempt."""
+    """The peer is not an expected agent, or in another attempt."""
 
 
 class Greeting(NamedTuple):
-    """The first message of an agent: the number of the set of connections, and the run's `fingerprint`."""
+    """The first message of an agent, with the number of the set of connections and the run's `fingerprint`."""
 
     attempt: int
     parts: dict[str, str]
@@ -43,22 +44,22 @@ class Connection(NamedTuple):
 
 
 class Call:
-    """A connection until both sides have greeted; it never blocks.
+    """A non-blocking handshake.
 
     Parameters
     ----------
     wire
-        The socket, not connected yet where this side calls.
+        The socket, unconnected for an outgoing call.
     context
-        The settings of this side, see `Identity.context`.
+        The TLS settings, see `Identity.context`.
     peers
-        The agents that the other side may be, by number.
+        The allowed agents on the other side, by number.
     greeting
-        Sent to the other side.
+        The greeting to send.
     ends
-        When an incoming call is given up, on the monotonic clock.
+        Deadline of an incoming call, on the monotonic clock.
     called
-        The agent to call; None for an incoming call.
+        The agent to call, None for an incoming call.
     """
 
     def __init__(
@@ -79,12 +80,12 @@ class Call:
         self._steps = _greeted(wire, context, peers, greeting, address)
 
     def go_on(self) -> Connection | None:
-        """The connection once both sides have greeted, else None.
+        """Continue the handshake. Returns the connection once both greetings are exchanged, else None.
 
         Raises
         ------
         OSError, StrangerError
-            The call failed, or an incoming call took too long.
+            The handshake failed, or an incoming one timed out.
         """
         try:
             if self.is_ready:
@@ -93,13 +94,13 @@ class Call:
             return end.value
         if self.called is None and time.monotonic() >= self.ends:
             self.close()
-            raise StrangerError("no greeting in time")
+            raise StrangerError("timeout, no greeting received")
         return None
 
     def close(self) -> None:
-        """End the call, if it is not over."""
+        """Abort the handshake if it is not complete."""
         self._steps.close()
-        # a generator that has not started closes nothing
+        # closing a generator that has not started does not close the socket
         self._wire.close()
 
 
@@ -110,7 +111,7 @@ def _greeted(
     greeting: Greeting,
     address: Address | None,
 ) -> Generator[int, None, Connection]:
-    """Connect, shake hands and exchange greetings; yields the event of `poll` that it waits for."""
+    """Connect, run the TLS handshake and exchange greetings. Yields the `poll` events that it waits for."""
     try:
         wire.setblocking(False)
         if address is not None:
@@ -120,7 +121,7 @@ def _greeted(
         yield from _shaken(secure)
         agent = next((j for j, peer in peers.items() if peer.certificate == secure.certificate()), None)
         if agent is None:
-            raise StrangerError("it shows the certificate of another agent")
+            raise StrangerError("it presents the certificate of another agent")
         text = json.dumps(greeting._asdict()).encode()
         secure.write(_LENGTH.pack(len(text)) + text)
         yield from _sent(secure)
@@ -142,7 +143,7 @@ def _shaken(secure: Secure) -> Generator[int, None, None]:
             yield from _sent(secure)
             yield select.POLLIN
     except ssl.SSLError:
-        # the alert that says why
+        # send the TLS alert with the reason
         with suppress(OSError):
             secure.flushed()
         raise
@@ -182,5 +183,5 @@ def _received(secure: Secure, length: int) -> Generator[int, None, bytearray]:
 
 
 def family(host: str) -> socket.AddressFamily:
-    """Whether an address is one of IPv6."""
+    """The address family, IPv6 or IPv4, of an address."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET

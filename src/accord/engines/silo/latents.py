@@ -1,4 +1,4 @@
-"""The file of an agent's own latents, in a folder that only it reads."""
+"""The file of an agent's own latents, which only the agent's user can read."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ...results.netcdf import write
 if TYPE_CHECKING:
     import xarray as xr
 
-# Readable and writable by the agent's user only.
+# File modes for the agent's user only.
 _FOLDER, _FILE = 0o700, 0o600
 _NAME = "latents.nc"
-# Where those of runs are, at each site.
+# Default folder of latents at each site.
 LATENTS = "~/accord-latents"
-# Attribute by which the file is known.
+# Format attribute of the file.
 _FORMAT = "accord-latents-1"
 
 
 def place(folder: str, run: str, agent: int | str) -> str:
-    """The path of an agent's file, where the agent's home is not yet known."""
+    """The path of an agent's file, with "~" for the agent's home."""
     return f"{folder}/{run}-agent-{agent}/{_NAME}"
 
 
 def prepare(folder: str) -> None:
-    """Make the folder that those of runs are made in; `OSError` where nothing can be written to it."""
+    """Create the folder of latents. Raises `OSError` if it is not writable."""
     found = _expanded(folder)
     found.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
     if not os.access(found, os.W_OK | os.X_OK):
@@ -38,15 +38,15 @@ def prepare(folder: str) -> None:
 
 
 def keep(post: Posterior, positions: np.ndarray, seed: int, folder: str, run: str) -> None:
-    """Draw the latents of the one agent of a posterior at positions (chain, draw, dim), and write its file.
+    """Draw the latents of a posterior's single agent at positions (chain, draw, dim), and write its file.
 
-    A file that is there was written by the same agent in the same run, before it began anew, and stays.
+    An existing file of the run stays, as the agent wrote it before a restart.
     """
     (agent,), post = post.held, post.in_parameters()
     path = _expanded(place(folder, run, agent))
     if path.exists():
         return
-    # two agents of a machine may belong to two users, so that each has a folder of its own
+    # one folder per agent, because agents of one machine may belong to different users
     path.parent.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
     about = {"format": _FORMAT, "run": run, "agent": agent, "seed": np.uint64(seed)}
     write(_as_tree(latents_of(post, positions, seed), _has_groups(post), about), path, _FILE)
@@ -58,7 +58,7 @@ def _has_groups(post: Posterior) -> bool:
 
 
 def _as_tree(found: dict[str, np.ndarray], has_groups: bool, about: dict[str, Any]) -> xr.DataTree:
-    """Latents as ArviZ reads them, with the dimensions chain, draw, group if there are several, and their own."""
+    """Latents as a tree for ArviZ, with dimensions chain, draw, group if there are groups, and their own."""
     import xarray as xr
 
     arrays = {}

@@ -1,4 +1,4 @@
-"""One agent's collectives, called from its compiled round: neighbour exchange, and sums over a spanning tree."""
+"""Communication of one agent, called from its compiled round, by neighbour exchange or over a spanning tree."""
 
 from __future__ import annotations
 
@@ -12,39 +12,42 @@ from .connections import Channels, ForeignMessageError, Label
 
 Content = bytes | bytearray
 
-_ASKED, _DONE = b"\x01", b"\x00"
-# Ways of a message within one talk of all agents, for its label: between neighbours, up the tree, down the tree.
+# First byte of the hub's messages, a query or the end of queries.
+_QUERY, _DONE = b"\x01", b"\x00"
+# Directions of messages in a label: between neighbours, up the tree and down the tree.
 _WAYS = 3
 _FLAT, _UP, _DOWN = range(_WAYS)
-# A turn of no colour: everybody sends to everybody.
+# Stands for all colours, in whose turn all agents send to all neighbours.
 EVERY_COLOR = -1
 
 
 class Communicator:
-    """An agent's side of every way in which the agents of a run talk; all of them must take it in the same order.
+    """An agent's side of all collective operations, which all agents must call in the same order.
+
+    A "letter" below is the message of one agent, forwarded over the tree without summation.
 
     Parameters
     ----------
     network
-        Who talks to whom.
+        The network of the agents.
     agent
-        Whose side this is.
+        Number of this agent.
     channels
         Its connections.
     run
-        The hash of the run, 16 bytes.
+        Hash of the run, 16 bytes.
     limit
-        Seconds to wait for a neighbour.
+        Timeout in seconds for a neighbour.
     """
 
     def __init__(self, network: Network, agent: int, channels: Channels, run: bytes, limit: float) -> None:
         self.num_agents, self.agent, self.channels = network.num_agents, agent, channels
         self.run, self.limit = run, limit
         self.neighbours = [int(j) for j in network.neighbors(agent)]
-        self.attempt, self.round, self._talk = 0, 0, 0
-        # all since this was made
-        self.talks = 0
-        # all chains' messages since the start, without labels
+        self.attempt, self.round, self._operation = 0, 0, 0
+        # number of operations since construction
+        self.operations = 0
+        # bytes of all chains' messages since construction, without labels
         self.bytes_sent = 0
         self.failure: Exception | None = None
         self._colors = network.coloring()
@@ -54,7 +57,7 @@ class Communicator:
             self._grow(network)
 
     def _grow(self, network: Network) -> None:
-        """Find the agent's place in the tree: whom it sends sums to, and who is below each child."""
+        """Find the agent's parent in the spanning tree and the agents below each child."""
         parents = network.spanning_tree(network.aggregation.root)
         if parents[self.agent] >= 0:
             self.parent = int(parents[self.agent])
@@ -65,24 +68,24 @@ class Communicator:
         self.below = {j: sorted(subtrees[j]) for j in self.neighbours if parents[j] == self.agent}
 
     def begin(self, attempt: int, round: int) -> None:
-        """Go on from a round with new connections."""
-        self.attempt, self.round, self._talk = attempt, round, 0
+        """Continue in a round with new connections."""
+        self.attempt, self.round, self._operation = attempt, round, 0
         self.failure = None
 
     def swap(self, round: Any, color: Any, *leaves: Any) -> list[np.ndarray]:
-        """The neighbours' messages, each array stacked in the order of the neighbours; zeros where it is not our turn.
+        """The neighbours' messages, each array stacked in the order of the neighbours.
 
-        In the turn of a colour its agents hear from all their neighbours.
+        In the turn of a colour only its agents receive messages. Other agents get zeros.
         """
         self._next(round)
         arrays, turn = [np.asarray(leaf) for leaf in leaves], int(color)
-        hears = turn in (EVERY_COLOR, self._colors[self.agent])
-        hearers = [j for j in self.neighbours if turn in (EVERY_COLOR, self._colors[j])]
+        receives = turn in (EVERY_COLOR, self._colors[self.agent])
+        receivers = [j for j in self.neighbours if turn in (EVERY_COLOR, self._colors[j])]
         own = _packed(arrays)
-        # neighbours send what is as long as ours
-        due = dict.fromkeys(self.neighbours if hears else (), len(own))
-        found = self._exchange(_FLAT, dict.fromkeys(hearers, own), due)
-        if not (hears and self.neighbours):
+        # all agents' messages have the same length
+        due = dict.fromkeys(self.neighbours if receives else (), len(own))
+        found = self._exchange(_FLAT, dict.fromkeys(receivers, own), due)
+        if not (receives and self.neighbours):
             return [np.zeros((len(self.neighbours), *leaf.shape[1:]), leaf.dtype) for leaf in arrays]
         rows = [_unpacked(found[j], arrays) for j in self.neighbours]
         return [np.concatenate(column) for column in zip(*rows, strict=True)]
@@ -90,9 +93,9 @@ class Communicator:
     def total(
         self, round: Any, *own: Any, add: Callable[[list[np.ndarray]], np.ndarray] | None = None
     ) -> list[np.ndarray]:
-        """The sums of all agents' arrays, the same bytes at every agent: up the tree and down again.
+        """The sums of all agents' arrays, with the same bytes at every agent, computed up the tree and sent down.
 
-        `add` makes the sum of arrays of one shape and type, where that is not NumPy's in this type.
+        `add` sums a list of arrays of one shape and type, by default NumPy's sum in this type.
         """
         self._next(round)
         arrays = [np.asarray(leaf) for leaf in own]
@@ -107,9 +110,9 @@ class Communicator:
         return sums
 
     def permute(self, round: Any, order: Any, *own: Any) -> list[np.ndarray]:
-        """The message that a random order of the agents gives this one in each chain.
+        """The message of another agent in each chain, by a random order of the agents.
 
-        All letters go up to the root, and each agent's new one comes down.
+        All letters go up to the root, which sends each agent its new one.
         """
         self._next(round)
         arrays, order = [np.asarray(leaf) for leaf in own], np.asarray(order)
@@ -126,34 +129,34 @@ class Communicator:
         self._exchange(_DOWN, {child: b"".join(new[i] for i in under) for child, under in self.below.items()}, {})
         return _unpacked(new[self.agent], arrays)
 
-    def ask(self, question: Any, own: Any) -> np.ndarray:
-        """As the hub, the answers of all agents to a question, (..., agent, answer), from (..., question)."""
+    def query(self, question: Any, own: Any) -> np.ndarray:
+        """As the hub, the answers of all agents, (..., agent, answer), to a query (..., question)."""
         self._next(self.round)
         own = np.asarray(own)
-        self._exchange(_DOWN, dict.fromkeys(self.below, _ASKED + _packed([np.asarray(question)])), {})
+        self._exchange(_DOWN, dict.fromkeys(self.below, _QUERY + _packed([np.asarray(question)])), {})
         letters = self._gathered(_packed([own]))
         return np.stack([_unpacked(letters[i], [own])[0] for i in range(self.num_agents)], axis=-2)
 
     def answer(self, reply: Callable[[bytes], bytes], length: int) -> None:
-        """Answer the hub's questions of `length` bytes, and pass on questions and answers, until it is done."""
+        """Answer the hub's queries of `length` bytes and forward queries and answers until the hub ends."""
         assert self.parent is not None
         while True:
             self._next(self.round)
-            content = bytes(self._exchange(_DOWN, {}, {self.parent: len(_ASKED) + length})[self.parent])
-            if content != _DONE and (len(content), content[:1]) != (len(_ASKED) + length, _ASKED):
-                raise ForeignMessageError(f"a message of {len(content)} bytes came where {length + 1} were due")
+            content = bytes(self._exchange(_DOWN, {}, {self.parent: len(_QUERY) + length})[self.parent])
+            if content != _DONE and (len(content), content[:1]) != (len(_QUERY) + length, _QUERY):
+                raise ForeignMessageError(f"a message has {len(content)} bytes, expected {length + 1}")
             self._exchange(_DOWN, dict.fromkeys(self.below, content), {})
             if content == _DONE:
                 return
-            self._gathered(reply(content[len(_ASKED) :]))
+            self._gathered(reply(content[len(_QUERY) :]))
 
     def dismiss(self) -> None:
-        """As the hub, say that no more questions come."""
+        """As the hub, announce the end of queries."""
         self._next(self.round)
         self._exchange(_DOWN, dict.fromkeys(self.below, _DONE), {})
 
     def _gathered(self, own: bytes) -> dict[int, bytes]:
-        """The letters of this agent and all below it, once they have been passed on to the parent."""
+        """Collect the letters of this agent and all agents below it, and forward them to the parent."""
         letters = {self.agent: own}
         found = self._exchange(_UP, {}, {child: len(under) * len(own) for child, under in self.below.items()})
         for child, under in self.below.items():
@@ -163,18 +166,18 @@ class Communicator:
         return letters
 
     def _next(self, round: Any) -> None:
-        """The next talk of all agents, in the same order at each."""
+        """Number the next operation within its round."""
         round = int(round)
-        self._talk = self._talk + 1 if round == self.round else 0
-        self.round, self.talks = round, self.talks + 1
+        self._operation = self._operation + 1 if round == self.round else 0
+        self.round, self.operations = round, self.operations + 1
 
     def _exchange(self, way: int, outgoing: dict[int, bytes], incoming: dict[int, int]) -> dict[int, bytearray]:
         self.bytes_sent += sum(map(len, outgoing.values()))
-        label = Label(self.run, self.attempt, self.round, _WAYS * self._talk + way)
+        label = Label(self.run, self.attempt, self.round, _WAYS * self._operation + way)
         try:
             return self.channels.exchange(label, outgoing, incoming, self.limit)
         except Exception as error:
-            # what leaves a compiled program is a text
+            # a compiled program passes on only the text of an error
             self.failure = error
             raise
 
@@ -198,23 +201,23 @@ def _unpacked(content: Content, like: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def _letters(content: Content, agents: list[int], length: int) -> dict[int, bytes]:
-    """Letters of one length, by agent."""
+    """Split letters of equal length by agent."""
     _require_length(content, len(agents) * length)
     return {i: bytes(content[place * length : (place + 1) * length]) for place, i in enumerate(agents)}
 
 
 def _require_length(content: Content, due: int) -> None:
     if len(content) != due:
-        raise ForeignMessageError(f"a message of {len(content)} bytes came where {due} were due")
+        raise ForeignMessageError(f"a message has {len(content)} bytes, expected {due}")
 
 
 def _reordered(everyone: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Messages (agent, ..., chain) in another order of the agents in each chain, (agent, 1, chain)."""
+    """Messages (agent, ..., chain) permuted over the agents by an order (agent, 1, chain)."""
     return np.take_along_axis(everyone, order.reshape(len(order), *[1] * (everyone.ndim - 2), order.shape[-1]), axis=0)
 
 
 def _leaves_first(parents: np.ndarray) -> list[int]:
-    """The agents of a tree, each before its parent."""
+    """The agents of a tree in an order with each agent before its parent."""
     depth = np.zeros(len(parents), int)
     for i in range(len(parents)):
         j = i

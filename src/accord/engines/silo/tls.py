@@ -1,4 +1,4 @@
-"""TLS 1.3 between agents: a certificate for each process, and a connection that never blocks."""
+"""TLS 1.3 between agents, with a certificate for each process and non-blocking connections."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import tempfile
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-# Certificates are compared byte by byte, so that no clock decides on them.
+# Validity of certificates, unlimited because they are compared byte by byte.
 _VALID = datetime.datetime(2000, 1, 1), datetime.datetime(9999, 12, 31)
-# Bytes to take from a socket at once.
+# Bytes per read from a socket.
 _CHUNK = 2**16
 
 
 class Peer(NamedTuple):
-    """The address at which an agent listens, and the certificate (DER) that it must show."""
+    """The listening address of an agent and its certificate (DER)."""
 
     host: str
     port: int
@@ -25,12 +25,12 @@ class Peer(NamedTuple):
 
 
 class Identity:
-    """A key pair and its self-signed certificate, made for one process; the private key never leaves the process.
+    """A key pair of one process with a self-signed certificate. The private key never leaves the process.
 
     Attributes
     ----------
     certificate
-        The certificate (DER), which other agents receive through the driver.
+        The certificate (DER), which the driver sends to other agents.
     """
 
     def __init__(self) -> None:
@@ -39,9 +39,9 @@ class Identity:
             from cryptography.hazmat.primitives import hashes, serialization
             from cryptography.hazmat.primitives.asymmetric import ec
         except ImportError as error:
-            raise ImportError('agents make certificates with cryptography: pip install "accord[silo]"') from error
+            raise ImportError('certificates of agents need cryptography: pip install "accord[silo]"') from error
         key = ec.generate_private_key(ec.SECP256R1())
-        # OpenSSL looks certificates up by name, so that every process needs its own
+        # a unique name, as OpenSSL looks certificates up by name
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, secrets.token_hex(16))])
         begins, ends = _VALID
         builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), begins, ends)
@@ -55,16 +55,16 @@ class Identity:
         )
 
     def context(self, *, is_server: bool, peers: Iterable[Peer]) -> ssl.SSLContext:
-        """The settings of one side of connections to some peers: TLS 1.3, and both sides show certificates."""
+        """The TLS 1.3 settings of one side of connections to peers, with certificates of both sides."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname, context.verify_mode = False, ssl.CERT_REQUIRED
         if is_server:
-            # a session that is resumed shows no certificate
+            # resumed sessions have no certificate exchange
             context.num_tickets = 0
         for peer in peers:
             context.load_verify_locations(cadata=peer.certificate)
-        # ssl reads keys from files only; the key is encrypted there
+        # ssl reads keys from files only, so the key is encrypted
         with tempfile.NamedTemporaryFile() as file:
             file.write(self._chain)
             file.flush()
@@ -73,9 +73,9 @@ class Identity:
 
 
 class Secure:
-    """TLS over a connected socket that does not block, for one thread.
+    """TLS over a connected non-blocking socket, for one thread.
 
-    TLS works in memory and never touches the socket: many records then take one call of the system.
+    TLS works on memory buffers, so that many records take one system call.
 
     Attributes
     ----------
@@ -90,11 +90,11 @@ class Secure:
         self._unsent, self._chunk = memoryview(b""), memoryview(bytearray(_CHUNK))
 
     def certificate(self) -> bytes | None:
-        """The certificate (DER) of the other side, after the handshake."""
+        """The peer's certificate (DER), after the handshake."""
         return self._tls.getpeercert(binary_form=True)
 
     def has_shaken(self) -> bool:
-        """Go on with the handshake; whether it is over. Then, as before each wait, `flushed` sends what is due."""
+        """Continue the handshake. Returns whether it is complete. Call `flushed` afterwards and before each wait."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -104,11 +104,11 @@ class Secure:
                     return False
 
     def write(self, content: Any) -> None:
-        """Encrypt bytes for `flushed` to send."""
+        """Encrypt bytes into the send buffer."""
         self._tls.write(content)
 
     def flushed(self) -> bool:
-        """Send as much as the socket takes; whether nothing is left."""
+        """Send without blocking. Returns whether the send buffer is empty."""
         while self._unsent or self._outgoing.pending:
             self._unsent = self._unsent or memoryview(self._outgoing.read())
             try:
@@ -118,12 +118,12 @@ class Secure:
         return True
 
     def read_into(self, buffer: memoryview) -> int:
-        """Read what has come into a buffer, as far as it goes; the number of bytes.
+        """Read available bytes into a buffer. Returns their number.
 
         Raises
         ------
         ConnectionError, ssl.SSLError
-            The connection ended, or what came was changed on its way.
+            The connection ended, or received bytes were altered.
         """
         filled = 0
         while filled < len(buffer):
@@ -135,12 +135,12 @@ class Secure:
         return filled
 
     def _read_more(self) -> bool:
-        """Take more bytes from the socket; whether there were some."""
+        """Read from the socket. Returns whether bytes were available."""
         try:
             count = self.wire.recv_into(self._chunk)
         except BlockingIOError:
             return False
         if not count:
-            raise ConnectionError("the other side closed it")
+            raise ConnectionError("the peer closed the connection")
         self._incoming.write(self._chunk[:count])
         return True

@@ -1,4 +1,4 @@
-"""The process of one agent: it reads its own shard, runs its own rounds, and keeps its own checkpoints."""
+"""The process of one agent, which reads its shard, runs its rounds and writes its checkpoints."""
 
 from __future__ import annotations
 
@@ -45,41 +45,41 @@ from .latents import keep, prepare
 from .messages import Communicator
 from .tls import Peer
 
-# What an agent is at, by the method that is called, as errors say it.
+# An agent's activity in error messages, by called method.
 _DOING = {
-    "load": "it reads its data",
-    "answer": "it reads its data",
-    "work": "it runs its rounds",
-    "save": "it saves its state",
-    "restore": "it reads its state",
-    "total": "it makes its part of a sum",
-    "each": "it evaluates a function of its data",
-    "connect": "it joins with its neighbours",
-    "keep_latents": "it draws its latents",
+    "load": "reading its data",
+    "answer": "reading its data",
+    "work": "running its rounds",
+    "save": "saving its state",
+    "restore": "reading its state",
+    "total": "computing its part of a sum",
+    "each": "evaluating a function of its data",
+    "connect": "connecting to its neighbours",
+    "keep_latents": "drawing its latents",
 }
-# Checkpoints that an agent keeps for itself: of the start and the end of a chunk, and one before.
+# Number of an agent's checkpoints, of the start and the end of a chunk and one before.
 _KEPT = 3
 
 
-class NewcomerError(RuntimeError):
-    """A call was meant for the process before this one."""
+class RestartedError(RuntimeError):
+    """A call was meant for the process before a restart."""
 
 
 class Assignment(NamedTuple):
-    """The task of an agent: its method, network and chains.
+    """The task of an agent.
 
     Parameters
     ----------
     network, seed, chains
         As in `accord.sample`.
     bound
-        The method on the run's posterior, its `own` on a leading axis of one agent.
+        The method bound to the run's posterior, its `own` with a leading axis of one agent.
     coordinates
-        What the method moves in, or None.
+        Coordinates of the method, or None.
     parts
-        The driver's fingerprint of the run.
+        Fingerprint of the run in the driver.
     limit
-        Seconds to wait for a neighbour.
+        Timeout in seconds for a neighbour.
     """
 
     network: Network
@@ -92,7 +92,7 @@ class Assignment(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """Rounds to run: from `start` on, and of the last ones `draws`, one after every `thin`."""
+    """Rounds to run from `start` on, the last of which give `draws`, one every `thin` rounds."""
 
     start: int
     rounds: int
@@ -102,16 +102,16 @@ class Goal(NamedTuple):
 
 
 class Report(NamedTuple):
-    """An agent's report of the rounds that it ran.
+    """An agent's result of its rounds.
 
     Parameters
     ----------
     finite
-        Whether its position is, in all chains.
+        Whether its position is finite in all chains.
     draws
-        Its positions, (draw, dim, chain), or None where it has none of its own, or none was asked for.
+        Its positions, (draw, dim, chain), None without requested draws or without an own position.
     watched
-        What the method watches, by name, (draw, chain).
+        The method's infos by name, (draw, chain).
     """
 
     finite: bool
@@ -120,18 +120,18 @@ class Report(NamedTuple):
 
 
 class Status(NamedTuple):
-    """An agent's activity now.
+    """An agent's present activity.
 
     Parameters
     ----------
     round
         Its round.
     waiting_for, waited
-        Whom it waits for, and the seconds it has waited for each neighbour.
+        Neighbours that it waits for, and the total seconds of waiting for each neighbour.
     doing
-        What it was asked for.
+        Its activity as text.
     progress
-        Others than before once it has come further: calls that it has begun, and talks with others since it met them.
+        Numbers of its calls and of its operations with other agents, which change with any progress.
     """
 
     round: int
@@ -147,57 +147,57 @@ def _configure(settings: dict[str, Any]) -> None:
 
 
 class Worker:
-    """One agent, as the driver of a run calls it.
+    """One agent, called by the driver of a run.
 
     Parameters
     ----------
     index
-        Its number.
+        Number of the agent.
     host
-        The address that it listens at.
+        Listening address.
     settings
         Values of JAX's configuration by name.
     """
 
     def __init__(self, index: int, host: str, settings: dict[str, Any]) -> None:
         _configure(settings)
-        # what fails in a round is told once, by the one who asked for it
+        # the caller reports errors of a round
         logging.getLogger("jax").setLevel(logging.CRITICAL)
         self.index = index
         self.channels, self._holds = Channels(index, host), Holds()
         clear_forgotten()
-        # another one after every restart
+        # changes with every restart
         self.incarnation = os.urandom(8).hex()
         self.post: Posterior | None = None
         self.carry: Carry | None = None
         self.totals: Totals | None = None
-        self._doing, self._begun = "it begins", 0
+        self._doing, self._begun = "starting", 0
 
     def call_if_current(self, incarnation: str | None, method: str, *arguments: Any) -> Any:
-        """Call a method, if this is the incarnation that the caller knows; None is any.
+        """Call a method if this is the given incarnation, or any for None.
 
-        Ray gives a call that follows a crash to the process that follows, which knows nothing of the run.
+        After a crash Ray sends calls to the restarted process, which has no state of the run.
         """
         if incarnation not in (None, self.incarnation):
-            raise NewcomerError(f"the process of agent {self.index} has begun anew")
-        self._turn_to(_DOING.get(method, f"it is at {method!r}"))
+            raise RestartedError(f"the process of agent {self.index} has restarted")
+        self._turn_to(_DOING.get(method, f"calling {method!r}"))
         return getattr(self, method)(*arguments)
 
     def _turn_to(self, doing: str) -> None:
         self._doing, self._begun = doing, self._begun + 1
 
     def greet(self) -> tuple[str, str, dict[str, str]]:
-        """Which incarnation of the agent this is, its address, and the versions that it runs with, by name."""
+        """The agent's incarnation, its address, and its versions by package."""
         return self.incarnation, self.channels.own.host, versions()
 
     def load(self, post: Posterior, settings: dict[str, Any], folder: Path, key: bytes) -> None:
-        """Read the agent's shard and check it, under the driver's settings of this run.
+        """Read and check the agent's shard, under the driver's settings.
 
-        The folder has values of the potential, by which a process that begins anew checks that they are as before.
+        The folder has values of the potential, with which a restarted process detects changed data.
         """
         _configure(settings)
         self.post, self.carry, self.totals = post, None, None
-        # programs of the run before call its communicator and its functions, and would stay as long as this process
+        # compiled programs keep the communicator and the functions of the previous run alive
         jax.clear_caches()
         _ = post.potential
         self._require_same_posterior(folder, key)
@@ -208,42 +208,42 @@ class Worker:
         self._holds.hold(self._own(folder).parent)
 
     def _own(self, folder: Path) -> Path:
-        """The agent's part of a folder at its site; one that is not absolute is for temporary files."""
+        """The agent's subfolder of a folder at its site. A relative folder is below the temporary folder."""
         return Path(tempfile.gettempdir()) / folder / f"agent-{self.index}"
 
     def answer(self, work: Work, sites: tuple[str, ...], answers: list[Any]) -> Any:
-        """The agent's next answer in work on its own file."""
+        """The agent's next answer in preprocessing of its own file."""
         try:
             work(ReplayCollectives(sites, (self.index,), answers))
         except Pending as question:
             (own,) = question.question.own
             return own
-        raise RuntimeError(f"agent {self.index} has no question left: it does not work as the driver does")
+        raise RuntimeError(f"agent {self.index} and the driver are out of step. Are their versions of accord equal?")
 
     def each(self, function: Callable[..., Any], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> Any:
-        """The agent's answer to `Posterior.each`, on a leading axis of one agent."""
+        """The agent's result of `Posterior.each`, with a leading axis of one agent."""
         assert self.post is not None
         return self.post.each(function, *arguments, own=own)
 
     def prepare_latents(self, folder: str) -> None:
-        """Look whether the agent can write to the folder for latents."""
+        """Raise `OSError` unless the agent can write to the folder of latents."""
         try:
             prepare(folder)
         except OSError as error:
-            raise OSError(f"agent {self.index} cannot keep its latents: {error}") from None
+            raise OSError(f"agent {self.index} cannot write its latents: {error}") from None
 
     def keep_latents(self, positions: np.ndarray, seed: int, folder: str, run: str) -> str:
-        """Draw the agent's own latents and write them to its file; what came in between, in words without numbers."""
+        """Draw the agent's latents and write them to its file. Returns an error message without data, else ""."""
         assert self.post is not None
         try:
             keep(self.post, positions, seed, folder, run)
         except Exception as error:
-            # the driver has the draws of a run, which are not lost over this
+            # an error here must not lose the draws of the driver
             return str(error) if isinstance(error, OSError) else type(error).__name__
         return ""
 
     def begin(self, task: Assignment) -> None:
-        """Take an assignment in place of the one before."""
+        """Replace the assignment."""
         assert self.post is not None
         self.task, network = task, task.network
         post = self.post if task.coordinates is None else self.post.transformed(task.coordinates)
@@ -265,11 +265,11 @@ class Worker:
             agents=[self.index],
         )
         if self.at_hub:
-            # the hub starts where agent 0 would, wherever it is
+            # the hub uses the random numbers of agent 0
             self.problem = replace(self.problem, index=jnp.zeros(1, jnp.uint32))
 
     def start(self, mean: np.ndarray, factor: np.ndarray | None) -> Report:
-        """Be before round 0."""
+        """Set the state before round 0."""
         dtype = self.problem.degree.dtype
         with np.errstate(over="ignore"):
             own = jnp.asarray(np.asarray(mean, dtype)[None])
@@ -284,7 +284,7 @@ class Worker:
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(messages)) // self.task.chains
 
     def state(self) -> Any:
-        """The method's state of this agent, on a leading axis of one agent."""
+        """The method's state of this agent, with a leading axis of one agent."""
         assert self.carry is not None
         return jax.tree.map(np.asarray, own_state(self.problem, self.carry.state))
 
@@ -293,9 +293,9 @@ class Worker:
         return self.channels.own
 
     def meet(self, network: Network, limit: float, masks: bool = False) -> bytes | None:
-        """Be ready for sums over a network, in place of what there was to run; with masks, the public key of new ones.
+        """Prepare sums over a network and drop the assignment. Returns the public key of new masks, or None.
 
-        What was agreed on before is forgotten: every meeting has keys of its own.
+        Every call makes new keys.
         """
         assert self.post is not None
         self.carry, self.parts = None, fingerprint(self.post, network, None)
@@ -311,10 +311,10 @@ class Worker:
         return own.public
 
     def agree(self, publics: list[bytes]) -> None:
-        """Make the keys of the masks from all agents' public keys, in their order."""
+        """Derive the keys of the masks from all agents' public keys, in order of the agents."""
         assert isinstance(self.totals, MaskedTotals)
         self.totals.masks[0].agree(publics, combined(self.parts).encode())
-        # for the site's people to compare, in Ray's log on their machine
+        # in Ray's log, for comparison between sites
         print(f"agent {self.index} masks its sums with the keys {keys_fingerprint(publics)}", flush=True)
 
     def _added(self, count: int, words: Words) -> Words:
@@ -322,7 +322,7 @@ class Worker:
         return found
 
     def total(self, count: int, function: Callable[..., Any], arguments: Any, options: dict[str, Any]) -> Any:
-        """The sum over all agents of a function of their data; `count` numbers the sums since the agents met."""
+        """The sum over all agents of a function of their data. `count` numbers the sums since `meet`."""
         if isinstance(self.totals, MaskedTotals):
             return self.totals.numbered(count, function, *arguments, **options)
         assert self.totals is not None
@@ -333,19 +333,19 @@ class Worker:
         return treedef.unflatten(self.communicator.total(count, *leaves))
 
     def connect(self, places: dict[int, Peer], attempt: int, limit: float) -> None:
-        """Connect to the neighbours, in place of earlier connections."""
+        """Close earlier connections and connect to the neighbours."""
         peers = {j: places[j] for j in self.communicator.neighbours}
         self.channels.connect(peers, attempt, self.parts, limit)
         self.communicator.begin(attempt, 0 if self.carry is None else int(self.carry.round))
 
     def work(self, goal: Goal, folder: Path | None, key: bytes) -> Report:
-        """Run rounds, and save where they end below a folder, if one is given."""
+        """Run rounds and save the last state in a folder, unless it is None."""
         try:
             report = self._lead(goal) if self.acting else self._follow(goal)
         except Exception as error:
-            # the neighbours must not wait for what will not come
+            # end the waiting of neighbours
             self.channels.disconnect()
-            # what a compiled program makes of it depends: a JaxRuntimeError at its first call, a ValueError later
+            # a compiled program raises a JaxRuntimeError in its first call and a ValueError later
             raise (self.communicator.failure or error) from None
         except BaseException:
             self.channels.disconnect()
@@ -359,7 +359,7 @@ class Worker:
         assert self.carry is not None
         seen = None
         before = goal.start + goal.rounds - goal.draws * goal.thin - int(self.carry.round)
-        # a program that records nothing would take as long to compile
+        # reuses the recording program, as another program takes as long to compile
         carry, _ = self._recorded(self.carry, 1, before, goal.capacity)
         if goal.draws:
             carry, seen = self._recorded(carry, goal.draws, goal.thin, goal.capacity)
@@ -374,9 +374,9 @@ class Worker:
         return _record.of(chains)(self.problem, carry, *numbers, chains=chains, capacity=capacity)
 
     def _follow(self, goal: Goal) -> Report:
-        """Answer what the hub asks, until it has run its rounds."""
+        """Answer the queries of the hub until its rounds end."""
         assert self.carry is not None
-        # a question is a state of the hub, whose own is like any other
+        # a query is a state of the hub
         size = sum(leaf[0, ..., 0].size for leaf in jax.tree.leaves(self.carry.state))
         self.communicator.answer(self._reply, self.task.chains * size * self.problem.degree.dtype.itemsize)
         self.carry = self.carry._replace(round=jnp.int32(goal.start + goal.rounds))
@@ -393,14 +393,14 @@ class Worker:
         return Report(whole, None, {}) if seen is None else Report(whole, seen[0][:, 0], seen[1])
 
     def save(self, folder: Path, key: bytes) -> None:
-        """Write the agent's checkpoint below a folder."""
+        """Write the agent's checkpoint into a folder."""
         assert self.carry is not None
         leaves = jax.tree.leaves(self.carry)
         arrays = {str(place): np.asarray(leaf) for place, leaf in enumerate(leaves)}
         self._store(folder, key).write(int(self.carry.round), arrays)
 
     def saved(self, folder: Path, key: bytes) -> tuple[list[int], list[str]]:
-        """The rounds of whole checkpoints below a folder, of the same data, and what is to be said of others."""
+        """The rounds of valid checkpoints in a folder, and warnings about others. Checks that the data is unchanged."""
         self._require_same_posterior(folder, key)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -408,7 +408,7 @@ class Worker:
         return rounds, [str(one.message) for one in caught]
 
     def restore(self, folder: Path, key: bytes, round: int) -> None:
-        """Be as a checkpoint says."""
+        """Set the state from a checkpoint."""
         assert self.carry is not None
         arrays = self._store(folder, key).read(round)
         treedef: Any = jax.tree.structure(self.carry)
@@ -418,23 +418,23 @@ class Worker:
         return CheckpointStore(self._own(folder), combined(self.parts), keep=_KEPT, key=key)
 
     def status(self) -> Status:
-        """The agent's activity; may be asked while it works."""
-        round, talks = 0, 0
+        """The agent's activity. Another thread may call this while the agent works."""
+        round, operations = 0, 0
         if hasattr(self, "communicator"):
-            round, talks = self.communicator.round, self.communicator.talks
+            round, operations = self.communicator.round, self.communicator.operations
         waited = dict(self.channels.waited)
-        return Status(round, self.channels.waiting_for, waited, self._doing, (self._begun, talks))
+        return Status(round, self.channels.waiting_for, waited, self._doing, (self._begun, operations))
 
     def bytes_sent(self) -> int:
-        """Bytes of all chains' messages since the assignment, without their labels."""
+        """Bytes of all chains' messages since the assignment, without labels."""
         return self.communicator.bytes_sent
 
     def forget(self, folder: Path) -> None:
-        """Remove the agent's part of a folder, and the folder where it is empty."""
+        """Remove the agent's subfolder, and the folder if it is empty."""
         own = self._own(folder)
         shutil.rmtree(own, ignore_errors=True)
         self._holds.let_go(own.parent)
-        # the last agent on this machine finds it empty
+        # succeeds for the last agent on this machine
         with suppress(OSError):
             own.parent.rmdir()
 
@@ -459,9 +459,9 @@ _finite = compiled(finite)
 
 @compiled
 def _answers(problem: Problem, state: Any, questions: Array) -> Array:
-    """The agent's answers to the hub's questions, (chain, question) to (chain, answer).
+    """The agent's answers (chain, answer) to the hub's queries (chain, question).
 
-    A question is a state of the method for one chain; `state`, which it may be any of, says how to read it.
+    A query is a flattened state of one chain with the structure of `state`.
     """
     agents = problem.agents(0)
     _, read = ravel_pytree(jax.tree.map(lambda leaf: leaf[0, ..., 0], state))
@@ -474,27 +474,27 @@ def _answers(problem: Problem, state: Any, questions: Array) -> Array:
 
 
 _NAME = re.compile("accord-[0-9a-f]{16}")
-# Seconds after which a folder without a lock belongs to a driver that was killed: agents that begin anew hold theirs.
+# Seconds after which an unlocked folder belongs to a killed driver. Restarting agents lock theirs earlier.
 _FORGOTTEN = 86_400.0
 
 
 class Holds:
-    """The folders that a process works with; the system lets go of them when it ends, however it ends."""
+    """Locks of folders in use, which the operating system releases when the process ends or crashes."""
 
     def __init__(self) -> None:
         self._open: dict[Path, int] = {}
 
     def hold(self, folder: Path) -> None:
-        """Keep others from clearing a folder away, which is there."""
+        """Lock an existing folder against `clear_forgotten`."""
         if folder not in self._open:
             descriptor = os.open(folder, os.O_RDONLY)
-            # where a file system has no locks, folders are cleared away by their age alone
+            # without locks of the file system only the age decides
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             self._open[folder] = descriptor
 
     def let_go(self, folder: Path) -> None:
-        """Hold it no longer."""
+        """Release the lock of a folder."""
         if folder in self._open:
             os.close(self._open.pop(folder))
 
@@ -502,7 +502,7 @@ class Holds:
 def clear_forgotten() -> None:
     """Remove this user's folders that are not locked and have not changed for a day."""
     for folder in Path(tempfile.gettempdir()).glob("accord-*"):
-        # what goes away meanwhile, or is somebody else's, is no concern
+        # skip folders that disappear or belong to another user
         with suppress(OSError):
             own = _NAME.fullmatch(folder.name) and not folder.is_symlink() and folder.stat().st_uid == os.getuid()
             if own and time.time() - _changed(folder) > _FORGOTTEN:
@@ -515,5 +515,5 @@ def clear_forgotten() -> None:
 
 
 def _changed(folder: Path) -> float:
-    """When something in a folder changed last."""
+    """Time of the last change in a folder."""
     return max(path.lstat().st_mtime for path in [folder, *folder.rglob("*")])

@@ -1,4 +1,4 @@
-"""The agents' processes as their driver sees them: a pool of Ray actors, which come back after a crash."""
+"""The driver's pool of the agents' processes, Ray actors that restart after a crash."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from ..fingerprint import first_difference, versions
 from .cluster import leave_ray, require_ray, share_ray
 from .connections import LateNeighbourError, LostNeighbourError
 from .latents import LATENTS, place
-from .worker import NewcomerError, Status
+from .worker import RestartedError, Status
 
-# Values of JAX's configuration that agents share with the driver.
+# JAX settings that agents copy from the driver.
 _SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_compilation_cache_dir")
-# Seconds between two looks at what agents are doing.
+# Seconds between two polls of the agents' status.
 _LOOK_SECONDS = 1.0
-# Seconds that agents have to notice that a neighbour is gone, before they are started anew themselves.
+# Seconds that agents have to detect a lost neighbour before the driver restarts them.
 _SETTLE_SECONDS = 30.0
-# Setbacks in a row, without anything done between them, after which a run gives up; fewer where agents read their data,
-# which may take long.
+# Setbacks without progress after which a run gives up.
 MOST_SETBACKS = 50
+# Setbacks while agents read their data after which a run gives up.
 _MOST_READS = 5
-# Seconds that agents have at the end to clear away what they kept.
+# Timeout in seconds for removing the agents' folders.
 _PARTING_SECONDS = 10.0
-# Seconds between two tries to reach a process that begins anew.
+# Seconds between two attempts to reach a restarting process.
 _PAUSE_SECONDS = 0.2
 
 
 class SetbackError(RuntimeError):
-    """Some agents' processes ended, or lost their neighbours: the run has to go back to its last checkpoint.
+    """Processes of agents ended or lost a neighbour, so that the run must return to its last checkpoint.
 
-    `agent` is one of them.
+    `agent` is the number of one of these agents.
     """
 
     def __init__(self, message: str, agent: int) -> None:
@@ -55,7 +55,7 @@ class SetbackError(RuntimeError):
 
 
 class Limits(NamedTuple):
-    """How long the processes are waited for, and what happens to one that is late; see `Silo`."""
+    """Timeouts in seconds, and the policy for late agents. See `Silo`."""
 
     timeout: float
     late: str
@@ -63,21 +63,21 @@ class Limits(NamedTuple):
 
 
 class WorkerPool:
-    """One process an agent, each with the agent's own shard; the `DataOwners` of a posterior.
+    """A pool with one process per agent, each with the agent's shard. Implements `DataOwners`.
 
     Parameters
     ----------
     resources
-        The custom resources of Ray that each agent's process needs, one dict an agent.
+        Custom resources of Ray for each agent's process, one dict per agent.
     address
-        The Ray cluster's, as `Silo` has it.
+        Address of the Ray cluster, as in `Silo`.
     limits
-        How long the processes are waited for.
+        Timeouts and the policy for late agents.
     latents
-        The folder at each site for latents, as `Silo` has it.
+        Folder of latents at each site, as in `Silo`.
     """
 
-    # no agent's data lies with the driver
+    # the driver has no data
     mine = range(0)
 
     def __init__(
@@ -94,19 +94,19 @@ class WorkerPool:
         self.restarts, self.waited = np.zeros(size, int), np.zeros(size)
         self.key = secrets.token_bytes(32)
         self.attempt = 0
-        # at each site, below its own folder for temporary files: what agents must still know after a crash
+        # folders below each site's temporary folder, with state that agents need after a crash
         self._folders: set[Path] = set()
         self._rows_folder = self.new_folder()
         self.listener: Callable[[list[str]], None] | None = None
         self._parts: list[Posterior] = []
-        # which incarnation of each agent's process has read its shard
+        # incarnation of each agent's process that has read its shard
         self._loaded: list[str | None] = [None] * size
         self._settings = _settings_here()
         from .actor import WorkerProcess
 
         process = self._ray.remote(concurrency_groups={"look": 1})(WorkerProcess)
         self._actors: list[Any] = []
-        # what an agent is called in errors: the resources that name its site, and once it runs its address
+        # agents' sites (names of resources) and addresses for error messages
         self._sites = [", ".join(own) for own in resources]
         self._hosts = [""] * size
         try:
@@ -117,7 +117,7 @@ class WorkerPool:
             raise
 
     def hold(self, post: Posterior) -> Posterior:
-        """Let every agent read its shard; the posterior as it is known where none of its data lies."""
+        """Let every agent read its shard. Returns the posterior without data."""
         self._parts, self._settings = [post.alone(i) for i in range(self.size)], _settings_here()
         self.forget(self._rows_folder)
         self._rows_folder = self.new_folder()
@@ -129,46 +129,46 @@ class WorkerPool:
     # --- folders of the agents ---
 
     def new_folder(self) -> Path:
-        """The name of a folder that every agent may make among its site's temporary files, until it is to forget it."""
+        """A new folder name below each site's temporary folder, valid until `forget`."""
         folder = Path(f"accord-{secrets.token_hex(8)}")
         self._folders.add(folder)
         return folder
 
     def forget(self, folder: Path) -> None:
-        """Let every agent remove its part of a new folder, also one that has begun anew meanwhile."""
+        """Let every agent, also after a restart, remove its part of a `new_folder`."""
         if folder not in self._folders or not self._actors or self._loaded == [None] * self.size:
             return
         self._folders.discard(folder)
         rows: Sequence[tuple[Any, ...]] = [(folder,)] * self.size
-        # who is gone or busy cannot
+        # lost and busy agents cannot
         with suppress(SetbackError, TimeoutError):
             self._call("forget", range(self.size), rows, _PARTING_SECONDS, [None] * self.size)
 
-    # --- what a posterior asks of those who hold its data ---
+    # --- `DataOwners` ---
 
     def each(self, function: Callable[..., Any], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> Any:
-        """Each agent's answer, stacked."""
+        """Each agent's result, stacked."""
         rows = [(function, arguments, jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], own)) for i in range(self.size)]
         answers = self.call_with_retry("each", rows)
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *answers)
 
     def totals(self, network: Network, masks: bool = False) -> Totals:
-        """Sums over all agents of functions of their data, over a network's tree."""
+        """Sums over all agents, over the network's spanning tree."""
         return SiloTotals(self, network, masks)
 
     # --- latents, see `posterior.latent_keepers` ---
 
     def prepare_latents(self) -> None:
-        """Raise `OSError`, which names the agent, where one cannot write to the folder for latents."""
+        """Raise `OSError` with the agent's number if an agent cannot write to its folder of latents."""
         self.call_with_retry("prepare_latents", [(self._latents,)] * self.size)
 
     def keep_latents(self, run: str, agents: Sequence[int], positions: Sequence[np.ndarray], seed: int) -> list[str]:
-        """Let some agents write latents at their own positions to their files; what kept each from it, or ""."""
+        """Let agents write latents at their positions to their files. Returns an error message per agent, or ""."""
         rows = [(own, seed, self._latents, run) for own in positions]
         return self.call_with_retry("keep_latents", rows, agents)
 
     def latents_place(self, run: str) -> str:
-        """The files of a run, at all sites."""
+        """The path pattern of a run's files at all sites."""
         return place(self._latents, run, "*")
 
     # --- calls ---
@@ -176,7 +176,7 @@ class WorkerPool:
     def call_with_retry(
         self, method: str, rows: Sequence[tuple[Any, ...]], agents: Sequence[int] | None = None
     ) -> list[Any]:
-        """Call a method that needs nothing but agents' data at some agents, or all, again where one crashed."""
+        """Call a method that needs only the agents' data, as `call`, and retry after a crash."""
         for _ in range(MOST_SETBACKS):
             try:
                 return self.call(method, rows, agents=agents)
@@ -186,7 +186,7 @@ class WorkerPool:
         raise self.gave_up(setback)
 
     def gave_up(self, setback: SetbackError) -> RuntimeError:
-        """The error of a run that comes no further."""
+        """The error of a run without progress."""
         return RuntimeError(f"gave up after {MOST_SETBACKS} setbacks without progress, the last one: {setback}")
 
     def call(
@@ -197,17 +197,17 @@ class WorkerPool:
         agents: Sequence[int] | None = None,
         limit: float | None = None,
     ) -> list[Any]:
-        """Call a method at some agents, or all, each with its own arguments; the answers in their order.
+        """Call a method of the given agents, by default all, with a row of arguments each. Returns results in order.
 
-        Where one fails, the others are waited for until they have failed too. With no limit given each has the seconds
-        that agents wait for one another, anew whenever it comes further.
+        After an error the call waits for the other agents to fail too. Without `limit` an agent times out after
+        `limits.timeout` and a margin without progress.
 
         Raises
         ------
         SetbackError
             A process ended or lost a neighbour.
         TimeoutError
-            An agent is late; it is named.
+            An agent is late. The message names it.
         """
         agents = range(self.size) if agents is None else agents
         return self._call(method, agents, rows, limit, [self._loaded[i] for i in agents])
@@ -228,7 +228,7 @@ class WorkerPool:
         left, answers, errors = list(calls), {}, {}
         looked = time.monotonic()
         ends = np.inf if limit is None else looked + limit
-        # an agent that waits for another says so itself, and first
+        # longer than the timeout of agents for one another, whose errors come first
         patience = Patience(self.limits.timeout + _SETTLE_SECONDS if limit is None else np.inf)
         while left:
             done, left = self._ray.wait(left, timeout=_LOOK_SECONDS)
@@ -243,7 +243,7 @@ class WorkerPool:
                 break
             if left and now - looked > _LOOK_SECONDS:
                 late = patience.overdue([calls[one] for one in left], self._poll_status())
-                # where one has failed, the others are waited for in any case, and what it said is told
+                # after an error late agents do not end the run, so that the first error is raised
                 self._end_late(() if errors else late, patience)
                 looked = time.monotonic()
         if errors:
@@ -255,39 +255,39 @@ class WorkerPool:
         return [answers[one] for one in calls]
 
     def _end_late(self, late: Sequence[int], patience: Patience) -> None:
-        """End the processes of late agents, which begin anew; raise `TimeoutError` if that ends the run."""
+        """Kill the processes of late agents, which restart. Raises an error if the policy ends the run."""
         for i in late:
             self._ray.kill(self._actors[i], no_restart=False)
         if late and self.limits.late != "restart":
             first = late[0]
-            what = f"{self.name(first)} came no further for {patience.seconds:g} s: {patience.doing(first)}"
+            what = f"{self.name(first)} made no progress for {patience.seconds:g} s: {patience.doing(first)}"
             raise self._gone(what, first)
 
     def _gone(self, what: str, agent: int) -> Exception:
-        """The error of an agent that is not waited for any longer."""
+        """The error for a late agent, by policy."""
         return AgentLostError(what, agent=agent) if self.limits.late == "leave" else TimeoutError(what)
 
     def name(self, agent: int) -> str:
-        """An agent's number, its site and its address, as far as they are known."""
+        """An agent's number, with its site and its address if they are known."""
         where = ", ".join(filter(None, (self._sites[agent], self._hosts[agent])))
         return f"agent {agent} ({where})" if where else f"agent {agent}"
 
     def _raise_for(self, errors: dict[int, Exception]) -> None:
-        """Raise what the errors of some agents come to."""
+        """Raise one error for the errors by agent."""
         if not errors:
             return
         known = self._ray.exceptions
-        crash = (known.RayActorError, known.ObjectLostError, known.NodeDiedError, NewcomerError, LostNeighbourError)
+        crash = (known.RayActorError, known.ObjectLostError, known.NodeDiedError, RestartedError, LostNeighbourError)
         for i, error in errors.items():
             if getattr(error, "actor_init_failed", False):
                 reason = str(error).strip().rpartition("\n")[2]
-                raise RuntimeError(f"the process of {self.name(i)} cannot begin: {reason}")
+                raise RuntimeError(f"the process of {self.name(i)} cannot start: {reason}")
             if not isinstance(error, (*crash, LateNeighbourError)):
                 raise error
         gone = [i for i, error in errors.items() if isinstance(error, self._ray.exceptions.RayActorError)]
         late = [error for error in errors.values() if isinstance(error, LateNeighbourError)]
         if late and not gone:
-            # who is waited for, but waits for nobody, is who is late
+            # the late agent does not wait for another one itself
             waiting = {error.agent for error in late}
             worst = min(late, key=lambda error: (error.neighbour in waiting, error.round))
             if self.limits.late != "restart":
@@ -296,17 +296,17 @@ class WorkerPool:
         first = gone[0] if gone else min(errors)
         raise SetbackError(f"{self.name(first)}: {errors[first]}", first)
 
-    # --- life ---
+    # --- lifetime of the processes ---
 
     def ask(self, work: Work, sites: Sequence[str], answers: Sequence[Any]) -> list[Any]:
-        """What every agent answers next in work on its own file."""
+        """Every agent's next answer in preprocessing of its own file."""
         if None in self._loaded:
             self._parts = []
             self.revive()
         return self.call_with_retry("answer", [(work, tuple(sites), list(answers))] * self.size)
 
     def revive(self) -> None:
-        """Wait until every agent's process runs and has read its shard, if there are some."""
+        """Wait until all processes run and have read their shards, if there are any."""
         for _ in range(_MOST_READS):
             names = self._greeted()
             fresh = [i for i, name in enumerate(names) if name != self._loaded[i]]
@@ -321,17 +321,19 @@ class WorkerPool:
                 self.restarts[i] += self._loaded[i] is not None
                 self._loaded[i] = names[i]
             return
-        raise RuntimeError(f"agents ended {_MOST_READS} times while they read their data, the last time {setback}")
+        raise RuntimeError(
+            f"processes of agents ended {_MOST_READS} times while they read their data, the last time {setback}"
+        )
 
     def _greeted(self) -> list[str]:
-        """The names of all agents' processes, once they run."""
+        """The incarnations of all agents' processes, once they run."""
         ends = time.monotonic() + self.limits.start_timeout
         while True:
             try:
                 return self._greet(max(1.0, ends - time.monotonic()))
             except SetbackError as error:
                 if time.monotonic() > ends:
-                    what = f"the agents' processes do not run after {self.limits.start_timeout:g} s: {error}"
+                    what = f"the agents' processes did not start within {self.limits.start_timeout:g} s: {error}"
                     raise self._gone(what, error.agent) from error
                 time.sleep(_PAUSE_SECONDS)
 
@@ -340,35 +342,35 @@ class WorkerPool:
             greetings = self._call("greet", range(self.size), None, limit, [None] * self.size)
         except TimeoutError as error:
             raise TimeoutError(
-                f"not all of the {self.size} agents' processes run after {self.limits.start_timeout:g} s; has the "
-                "cluster the nodes that `resources` names?"
+                f"not all of the {self.size} agents' processes started within {self.limits.start_timeout:g} s. Does "
+                "the cluster have nodes with the custom resources in `resources`?"
             ) from error
         for i, (_, host, own) in enumerate(greetings):
             difference = first_difference(versions(), own)
             if difference is not None:
-                raise ValueError(f"agent {i} does not run what the driver runs: {difference}")
+                raise ValueError(f"the driver and agent {i} have different versions: {difference}")
             self._hosts[i] = host
         return [name for name, *_ in greetings]
 
     def connect(self) -> None:
-        """Let all agents join with their neighbours, in place of the connections there were."""
+        """Let all agents close their connections and connect to their neighbours."""
         self.attempt += 1
         places = dict(enumerate(self.call("place")))
         self.call("connect", [(places, self.attempt, self.limits.timeout)] * self.size)
 
     def warn_of_restarts(self) -> None:
-        """Say which agents began anew since they were given their shards: it changes no draw, and has a cause."""
+        """Warn about agents that restarted since they read their shards."""
         if self.restarts.any():
             which = ", ".join(f"{self.name(i)} {count}" for i, count in enumerate(self.restarts) if count)
-            warnings.warn(f"agents began anew, which changes no draw; how often: {which}", stacklevel=4)
+            warnings.warn(f"processes of agents restarted, which changes no draw. Restarts: {which}", stacklevel=4)
 
     @property
     def incarnations(self) -> tuple[str | None, ...]:
-        """Names of the agents' processes, another one after every restart."""
+        """Identifiers of the agents' processes, which change with every restart."""
         return tuple(self._loaded)
 
     def _poll_status(self) -> dict[int, Status]:
-        """What agents are doing, of those that answer; whoever listens is told."""
+        """The status of responding agents. Calls the listener with a line per agent."""
         references = [actor.status.remote() for actor in self._actors]
         self._ray.wait(references, num_returns=self.size, timeout=_LOOK_SECONDS)
         lines, found = [], {}
@@ -391,7 +393,7 @@ class WorkerPool:
         return found
 
     def close(self) -> None:
-        """End the processes, and Ray if it was begun here and no other pool uses it."""
+        """End the processes, and shut down Ray if accord started it and no other pool uses it."""
         for folder in tuple(self._folders):
             self.forget(folder)
         for actor in self._actors:
@@ -403,35 +405,36 @@ class WorkerPool:
 
 
 def _settings_here() -> dict[str, Any]:
-    """What agents take over of JAX's configuration, as it is now."""
+    """The present values of the JAX settings that agents copy."""
     settings = {name: getattr(jax.config, name) for name in _SETTINGS}
-    # the width at this place, which a context may have changed
+    # the precision in this context
     return {**settings, "jax_enable_x64": jnp.result_type(float) == jnp.float64}
 
 
 class SiloTotals:
-    """Sums over the agents, up and down their spanning tree; a sum that a crash interrupts is made again.
+    """Sums over the agents along their spanning tree, repeated after a crash.
 
-    With `masks` each agent's process masks its numbers. The agents make new keys whenever they join, and each try of a
-    sum has a number of its own, so that a sum that is made again is under other masks.
+    With `masks` each agent's process masks its numbers. The agents make new keys whenever they connect, and each
+    attempt of a sum has its own number, so that a repeated sum has other masks.
 
     Attributes
     ----------
     keys
-        `masks.fingerprint` of the public keys that this process passed on to the agents for the newest sum; "" without.
+        `masks.fingerprint` of the public keys for the newest sum, which this process forwarded to the agents. ""
+        without masks.
     """
 
     def __init__(self, pool: WorkerPool, network: Network, masks: bool = False) -> None:
         self.pool, self.network, self.masks = pool, network, masks
         self.keys = ""
         self.root = network.aggregation.root
-        # whom the agents' connections join, and the sums since then
+        # incarnations and attempt of the present connections, and the number of sums since then
         self._joined: tuple[Any, ...] = ()
         self._count = 0
 
     def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
         """The sum over all agents."""
-        # points may be less to send as what they are made from
+        # points may be an object with `__array__` that is smaller to send than the array
         points = {"points": options.pop("points")} if "points" in options else {}
         arguments, options = jax.tree.map(np.asarray, (arguments, options))
         host = arguments, options | points
@@ -445,7 +448,7 @@ class SiloTotals:
                 self.pool.revive()
 
     def _join(self) -> None:
-        """Let the agents connect, unless they still are as they were."""
+        """Let the agents connect, unless their connections still exist."""
         if self._joined == (*self.pool.incarnations, self.pool.attempt):
             return
         publics = self.pool.call("meet", [(self.network, self.pool.limits.timeout, self.masks)] * self.pool.size)
@@ -456,17 +459,17 @@ class SiloTotals:
         self._count, self._joined = 0, (*self.pool.incarnations, self.pool.attempt)
 
 
-# An agent waits most of the time; it comes back as often as it must, and lost calls are the driver's affair.
+# Ray options of an agent, which mostly waits, restarts without limit, and whose lost calls the driver repeats.
 _LIFE = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
 
 
 class Patience:
-    """Since when each agent of a call has come no further.
+    """Times since the last progress of each agent in a call.
 
     Parameters
     ----------
     seconds
-        After which it is late.
+        Seconds without progress after which an agent is late.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -477,9 +480,10 @@ class Patience:
         self._silent: set[int] = set()
 
     def overdue(self, agents: Sequence[int], answers: Mapping[int, Status]) -> list[int]:
-        """Those of the agents that are late, by what some of them answer now; silence is no progress.
+        """The late agents, given the present status of the responding ones.
 
-        An agent that waits for a neighbour is not late: it says itself when that takes too long.
+        An agent that waits for a neighbour is not late, as it has its own timeout. An agent without a response makes
+        no progress.
         """
         now = time.monotonic()
         self._silent = {i for i in agents if i not in answers}
@@ -491,12 +495,12 @@ class Patience:
                 self._since[i] = now
             self._last[i] = status
         late = [i for i in agents if now - self._since.get(i, self._began) > self.seconds]
-        # who is late is ended, which takes a moment
+        # ending a late process takes a moment
         self._since.update(dict.fromkeys(late, now))
         return late
 
     def doing(self, agent: int) -> str:
-        """What an agent said last that it is at."""
+        """An agent's last known activity."""
         if agent in self._silent or agent not in self._last:
-            return "it does not answer"
+            return "no response"
         return self._last[agent].doing

@@ -1,4 +1,4 @@
-"""Models written for other libraries, as posteriors over sites."""
+"""Posteriors from models of NumPyro and PyMC."""
 
 from .numpyro import from_numpyro
 from .pymc import from_pymc

@@ -32,95 +32,96 @@ def from_numpyro(
 ) -> Posterior:
     """The posterior of a NumPyro model whose data lies at several sites.
 
-    The model is run once for every site, on its own data. What it samples outside of plates of rows and groups are
-    parameters of all sites, with NumPyro's transforms; what it observes are terms of rows, one after another; what it
-    samples in the plate `local` belongs to the site or to groups of its rows, is integrated out there and never leaves
-    it, see `accord.Local`. The parts of every site are checked against the model's own density.
+    accord runs the model on the data of each site and splits its log density. Latents outside of the plates `rows` and
+    `local` are parameters that all sites share, with NumPyro's transforms. Observed sites of the model are terms of the
+    likelihood, one for each row. Latents in the plate `local` belong to a site or to groups of its rows: the site
+    integrates them out, and they never leave it, see `accord.Local`. At each site, accord checks that the parts sum to
+    the log density of the model.
 
     Parameters
     ----------
     model
         A function of keyword arguments. Discrete latents, subsampled plates, `numpyro.param` and supports that depend
-        on other parameters are refused; deterministic sites are left out.
+        on other latents are errors. Deterministic sites are ignored.
     shards
-        Keyword arguments of the model, one dict a site; or functions or paths that are read as one where the data lies,
-        as `Posterior` has them. An array whose first axis is that of the rows, or of the site's groups, is the site's
-        own; numbers that count these are found out; all else must be the same at every site.
+        One dict of keyword arguments for each site, or a function or path that returns it at the agent, see
+        `Posterior`. Arrays with a first axis of rows, or of groups of the site, differ between sites. Integers that
+        count rows or groups are detected. All other arguments must be the same at all sites.
     rows
-        The plate of the rows. Without one, the first axis of what is observed is that of the rows.
+        The plate of the rows. Without this plate, rows are the first axis of the observed sites.
     local
-        The plate of the latents that stay at their site: its members are the site's own groups, or just one. Each row
-        may depend on one of them; which it is, is found out.
+        The plate of the latents that stay at their site. Its members are the groups of a site, or one for the whole
+        site. Each row must depend on exactly one member, which accord detects.
     init
-        Where to start, by the name of a latent, in the model's scale; None: where unconstrained numbers are 0.
+        Initial values by the name of a latent, on the scale of the model. The default is 0 in unconstrained space.
     example
-        A shard with made-up numbers, which tells what arguments are, where shards are read elsewhere.
+        A shard with artificial numbers, required if shards are functions or paths.
 
     Raises
     ------
     ValueError
-        The model does not split so, or its parts do not sum to its density at some site; what is wrong is named.
+        The model cannot be split, or its parts do not sum to its log density at a site.
     ImportError
         NumPyro is not installed.
     """
     known = examples(shards, example)
     with Progress("from_numpyro"):
-        stage("taking the model apart")
+        stage("splitting the model")
         with jax.enable_x64(True):
-            program = Traced.of(model, known[0], rows, local)
+            program = NumPyroProgram.of(model, known[0], rows, local)
         return posterior(program, shards, known, init)
 
 
 @dataclass(frozen=True)
-class Traced:
-    """A NumPyro model, run for all that is asked of it.
+class NumPyroProgram:
+    """A NumPyro model as a `Program`.
 
     Parameters
     ----------
     model
         The model.
     rows, local
-        Names of its plates of rows and of groups.
+        Names of the plates of rows and of groups.
     latents
-        Its latent sites by name.
+        The latent sites by name.
     """
 
     model: Model
     rows: str
     local: str | None
-    # they follow from the model and its arguments
+    # determined by the model and its arguments, so not compared
     latents: dict[str, Latent] = field(compare=False)
 
     @classmethod
-    def of(cls, model: Model, arguments: Mapping[str, Any], rows: str, local: str | None) -> Traced:
-        """Run the model twice, to see its latents."""
+    def of(cls, model: Model, arguments: Mapping[str, Any], rows: str, local: str | None) -> NumPyroProgram:
+        """Run the model with two seeds to find its latents."""
         trace, another = _trace(model, arguments, seed=0), _trace(model, arguments, seed=1)
-        # what plates there are is told before what latents do in them
+        # errors about plates come before errors about latents
         _size(trace, rows, local, 0)
         latents, again = ({k: _latent(s, rows, local) for k, s in _sampled(t, False).items()} for t in (trace, another))
         for name, latent in latents.items():
             if name not in again or str(again[name].support) != str(latent.support):
-                raise ValueError(f"the support of {name} depends on other latents; give it one of fixed bounds")
+                raise ValueError(f"the support of {name} depends on other latents: use fixed bounds")
         return cls(model, rows, local, latents)
 
     @property
-    def axes(self) -> str:
-        """What such an axis is called."""
+    def axis_word(self) -> str:
+        """See `Program`."""
         return "plate"
 
     def __repr__(self) -> str:
         return str(getattr(self.model, "__qualname__", type(self.model).__qualname__))
 
     def arguments(self, given: Mapping[str, Any], site: int) -> dict[str, Any]:
-        """What is given."""
+        """A copy of `given`."""
         return dict(given)
 
     def size(self, arguments: Mapping[str, Any], site: int) -> Size:
-        """Of the plates."""
+        """The sizes of the plates."""
         return _size(_trace(self.model, arguments, seed=0), self.rows, self.local, site)
 
     def densities(self, arguments: Mapping[str, Any], values: Mapping[str, Array]) -> Densities:
-        """Of all sample sites of one run."""
+        """The log densities of all sample sites, from one run."""
         trace = _trace(self.model, arguments, 0, values)
         latents = {name: _log_prob(site) for name, site in _sampled(trace, observed=False).items()}
         observed = {name: (site, jnp.asarray(_log_prob(site))) for name, site in _sampled(trace, observed=True).items()}
@@ -130,21 +131,21 @@ class Traced:
 
 
 def _trace(model: Model, arguments: Mapping[str, Any], seed: int, latents: Mapping[str, Any] | None = None) -> Any:
-    """A run of the model with some latents, all of them, or None: some where densities are finite."""
+    """The trace of the model at the given latents, or at random latents if None."""
     try:
         from numpyro import handlers
     except ImportError as error:
         raise ImportError("from_numpyro needs NumPyro: pip install 'accord[models]'") from error
     from numpyro.infer import init_to_uniform
 
-    # priors that cannot be drawn from have such, too
+    # works for priors without a sampler, too
     given = {"substitute_fn": init_to_uniform(radius=1.0)} if latents is None else {"data": latents}
     seeded = handlers.seed(model, jax.random.PRNGKey(seed))
     return handlers.trace(handlers.substitute(seeded, **given)).get_trace(**arguments)
 
 
 def _sampled(trace: Any, observed: bool | None = None) -> dict[str, Any]:
-    """The sample sites of a trace: those that are observed, those that are not, or all."""
+    """The observed, latent or (None) all sample sites of a trace."""
     return {
         name: site
         for name, site in trace.items()
@@ -153,14 +154,14 @@ def _sampled(trace: Any, observed: bool | None = None) -> dict[str, Any]:
 
 
 def _log_prob(site: Any) -> Array:
-    """The log density of a site, shape of its plates and batch, scaled as handlers say."""
+    """The log density of a site, of its batch shape, with the scale of handlers."""
     args = (site["intermediates"],) if site["intermediates"] else ()
     found = site["fn"].log_prob(site["value"], *args)
     return found if site["scale"] is None else site["scale"] * found
 
 
 def _axis_of(site: Any, plate: str | None, ndim: int) -> int | None:
-    """The axis of a plate in an array of so many axes that are the site's batch; None: it is not in that plate."""
+    """The axis of a plate in an array with the site's batch shape and `ndim` axes; None outside of the plate."""
     for frame in site["cond_indep_stack"]:
         if frame.name == plate:
             return ndim + int(frame.dim)
@@ -168,34 +169,34 @@ def _axis_of(site: Any, plate: str | None, ndim: int) -> int | None:
 
 
 def _size(trace: Any, rows: str, local: str | None, site: int) -> Size:
-    """Rows and groups of a site, once its trace is known to be one that can be split."""
+    """The numbers of rows and groups of a site; `DataError` if the model cannot be split."""
     for name, one in trace.items():
         if one["type"] in ("param", "mutable"):
-            raise DataError(f"{name} is a numpyro.{one['type']}: posteriors are of latents, give it a prior or a value")
+            raise DataError(f"{name} is a numpyro.{one['type']}, not a latent: give it a prior or a fixed value")
         if one["type"] == "plate" and one["args"][1] not in (None, one["args"][0]):
-            raise DataError(f"plate {name!r} is subsampled: give the model all rows, minibatches are accord's business")
+            raise DataError(f"plate {name!r} is subsampled: use all rows in the model, as accord draws the minibatches")
     plates = {name: int(one["args"][0]) for name, one in trace.items() if one["type"] == "plate"}
     if local is not None and local not in plates:
         raise DataError(f"the model has no plate {local!r} at site {site}; its plates are {sorted(plates)}")
     observed = _sampled(trace, observed=True)
     if not observed:
-        raise DataError("the model observes nothing")
+        raise DataError("the model has no observed site")
     if rows in plates:
         count = plates[rows]
     else:
         shapes = {name: np.shape(_log_prob(one)) for name, one in observed.items()}
         counts = {shape[0] for shape in shapes.values() if shape}
         if len(counts) != 1 or not all(shapes.values()):
-            raise DataError(f"the model has no plate {rows!r}, and what it observes has the shapes {shapes}: name it")
+            raise DataError(f"the model has no plate {rows!r}, and its observed sites have shapes {shapes}: set rows")
         (count,) = counts
     return Size(count, 0 if local is None else plates[local])
 
 
 def _latent(site: Any, rows: str, local: str | None) -> Latent:
-    """What a latent site is."""
+    """The `Latent` of a latent site."""
     name, support = site["name"], site["fn"].support
     if support.is_discrete:
-        raise ValueError(f"{name} is discrete: sum it out, as a mixture (numpyro.distributions.MixtureSameFamily)")
+        raise ValueError(f"{name} is discrete: marginalise it, as a mixture (numpyro.distributions.MixtureSameFamily)")
     axis = _axis_of(site, local, len(site["fn"].batch_shape))
     in_rows = _axis_of(site, rows, 0) is not None
     return Latent.of(name, support, np.shape(site["value"]), axis, in_rows, (rows, local))

@@ -22,7 +22,7 @@ from ...posterior.shards import Source
 from .arguments import Size
 from .split import Densities, Latent, MisfitError, examples, posterior
 
-# Variables and graphs of pytensor.
+# A variable of PyTensor, with its graph.
 Graph = Any
 _DISPATCH = "pytensor.link.jax.dispatch"
 
@@ -38,74 +38,74 @@ def from_pymc(
 ) -> Posterior:
     """The posterior of a PyMC model whose data lies at several sites.
 
-    The model is built once, with its data in `pm.Data`, and evaluated by JAX on the data of every site. What has not
-    the dims of rows and groups are parameters of all sites; what is observed are terms of rows, one after another;
-    what has the dim `local` belongs to the site or to groups of its rows, is integrated out there and never leaves it,
-    see `accord.Local`. The parts of every site are checked against the model's own density. PyMC's checks of the
-    parameters of distributions are left out, as where PyMC itself samples by JAX.
+    You build the model once, with its data in `pm.Data`, and JAX evaluates it on the data of each site. Latents without
+    the dims `rows` and `local` are parameters that all sites share. Observed variables are terms of the likelihood, one
+    for each row. Latents with the dim `local` belong to a site or to groups of its rows: the site integrates them out,
+    and they never leave it, see `accord.Local`. At each site, accord checks that the parts sum to the log density of
+    the model. As in PyMC's own JAX samplers, parameters of distributions are not checked.
 
     Parameters
     ----------
     model
-        A `pymc.Model`. All that differs between sites, and all that is observed, is `pm.Data`; nothing of what it holds
-        is kept. A number of rows or groups is that of dims or of the shape of a `pm.Data`. Discrete latents,
-        minibatches, missing values that PyMC would draw, transforms that NumPyro has not, and bounds that depend on
-        other latents are refused; deterministics are left out. A `pm.Potential` is a term of rows and has one number a
+        A `pymc.Model`. Observed values, and data that differs between sites, must be `pm.Data`, and accord keeps none
+        of its contents. Numbers of rows or groups must follow from dims or from the shape of a `pm.Data`. Discrete
+        latents, minibatches, imputed missing values, transforms without an equivalent in NumPyro, and bounds that
+        depend on other latents are errors. Deterministics are ignored. A `pm.Potential` must have one term for each
         row.
     shards
-        One dict a site, with the value of every `pm.Data`; or functions or paths that are read as one where the data
-        lies, as `Posterior` has them. Where no `pm.Data` has the dim `local`, the dict has that too: its coordinates at
-        the site, or how many there are. An array whose first axis is that of the rows, or of the site's groups, is the
-        site's own; all else must be the same at every site.
+        One dict for each site, with the value of every `pm.Data`, or a function or path that returns it at the agent,
+        see `Posterior`. If no `pm.Data` has the dim `local`, the dict also has its length or coordinates under the
+        name of the dim. Arrays with a first axis of rows, or of groups of the site, differ between sites. All other
+        values must be the same at all sites.
     rows
-        The dim of the rows. What is observed without it has rows on its first axis.
+        The dim of the rows. Observed variables without it have rows on their first axis.
     local
-        The dim of the latents that stay at their site: the site's own groups, or just one. Each row may depend on one
-        of them; which it is, is found out.
+        The dim of the latents that stay at their site. Its members are the groups of a site, or one for the whole site.
+        Each row must depend on exactly one member, which accord detects.
     init
-        Where to start, by the name of a latent, in the model's scale; None: where unconstrained numbers are 0.
+        Initial values by the name of a latent, on the scale of the model. The default is 0 in unconstrained space.
     example
-        A shard with made-up numbers, which tells what data is, where shards are read elsewhere.
+        A shard with artificial numbers, required if shards are functions or paths.
 
     Raises
     ------
     ValueError
-        The model does not split so, or its parts do not sum to its density at some site; what is wrong is named.
+        The model cannot be split, or its parts do not sum to its log density at a site.
     NotImplementedError
-        PyTensor has no JAX function for a part of the model, such as the distribution function of a normal law.
+        PyTensor cannot convert a part of the model to JAX.
     ImportError
         PyMC is not installed.
     """
     known = examples(shards, example)
     with Progress("from_pymc"):
-        stage("taking the model apart")
+        stage("splitting the model")
         with jax.enable_x64(True):
-            program = Graphs.of(model, known[0], rows, local)
+            program = PyMCProgram.of(model, known[0], rows, local)
         return posterior(program, shards, known, init)
 
 
 @dataclass(frozen=True, eq=False)
-class Graphs:
-    """The log densities of a PyMC model as graphs of pytensor, and what they are functions of.
+class PyMCProgram:
+    """A PyMC model as a `Program`: its log densities as PyTensor graphs of placeholders.
 
     Parameters
     ----------
     rows, local
-        Names of its dims of rows and of groups.
+        Names of the dims of rows and of groups.
     data
-        Stand-ins for every `pm.Data`, by name.
+        Placeholders of all `pm.Data`, by name.
     lengths
-        Stand-ins for the lengths of these two dims where no `pm.Data` has them, and what the model has there.
+        Placeholders of the lengths of these two dims, and the lengths in the model, if no `pm.Data` has the dim.
     values
-        Stand-ins for every latent, by name.
+        Placeholders of all latents, by name.
     terms
-        Log densities of latents and of what is observed, by name.
+        Log densities of latents and observed variables, by name.
     observed
-        What is observed, by name, and its axis of rows.
+        Graphs of the observed variables and their axes of rows, by name.
     groups
-        The length of the dim `local`; None without one.
+        The length of the dim `local`, or None.
     latents
-        Latents by name.
+        The latents by name.
     """
 
     rows: str
@@ -117,13 +117,13 @@ class Graphs:
     observed: dict[str, tuple[Graph, int]]
     groups: Graph | None
     latents: dict[str, Latent]
-    # graphs for some shapes: each takes a tenth of a second to write
-    written: dict[Any, Any] = field(default_factory=dict, repr=False)
+    # rewritten graphs by shapes: a rewrite takes about 0.1 s
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __eq__(self, other: object) -> bool:
         from pytensor.graph.basic import equal_computations
 
-        if not isinstance(other, Graphs):
+        if not isinstance(other, PyMCProgram):
             return NotImplemented
         if self._names() != other._names():
             return False
@@ -134,18 +134,17 @@ class Graphs:
         return hash(tuple(self.terms))
 
     def _names(self) -> list[Any]:
-        """The names of all that it has."""
         return [self.rows, self.local, *map(list, (self.data, self.lengths, self.values, self.terms, self.observed))]
 
     def _ends(self) -> tuple[list[Graph], list[Graph]]:
-        """All graphs, and the stand-ins that they are functions of."""
+        """All graphs, and their placeholders."""
         places = [*self.data.values(), *(place for place, _ in self.lengths.values()), *self.values.values()]
         groups = [] if self.groups is None else [self.groups]
         return [*self.terms.values(), *(graph for graph, _ in self.observed.values()), *groups], places
 
     @classmethod
-    def of(cls, model: Any, given: Mapping[str, Any], rows: str, local: str | None) -> Graphs:
-        """Take a model apart; `given` is some site's data."""
+    def of(cls, model: Any, given: Mapping[str, Any], rows: str, local: str | None) -> PyMCProgram:
+        """Split a model; `given` is the data of one site."""
         import pytensor.tensor as pt
         from pymc.logprob.basic import transformed_conditional_logp
         from pymc.logprob.utils import replace_rvs_by_values
@@ -154,19 +153,19 @@ class Graphs:
         _check(model, local)
         free, observed, factors = model.free_RVs, model.observed_RVs, model.potentials
         supports = {rv.name: _support(rv, model.rvs_to_transforms[rv]) for rv in free}
-        # densities in the user's scale: volumes are accord's business
+        # densities on the user's scale: accord adds the Jacobians
         values = {rv: model.rvs_to_values[rv] for rv in observed} | {rv: rv.type(rv.name) for rv in free}
         none, own = dict.fromkeys(values), [*free, *observed]
         terms = transformed_conditional_logp(own, rvs_to_values=values, rvs_to_transforms=none, jacobian=False)
         terms += replace_rvs_by_values(factors, rvs_to_values=values)
-        # what a model holds stays out of what is made of it: data has its place held, other lengths are numbers
+        # placeholders replace the data of the model, and constants replace other lengths
         fixed = {dim: one for dim, one in model.dim_lengths.items() if _is_shared(one)}
         held = {one: one.type(one.name) for one in model.data_vars}
         lengths = {dim: (one.type(dim), int(one.get_value())) for dim, one in fixed.items() if dim in (rows, local)}
         twice = sorted({one.name for one in held} & set(lengths))
         if twice:
             raise ValueError(
-                f"{twice[0]!r} names both a dim and a pm.Data, which shards could not tell apart: rename one"
+                f"{twice[0]!r} names both a dim and a pm.Data, which would be one key of the shards: rename one"
             )
         numbers = {one: pt.constant(one.get_value()) for dim, one in fixed.items() if dim not in lengths}
         replaced = {**held, **numbers, **{fixed[dim]: place for dim, (place, _) in lengths.items()}}
@@ -190,33 +189,32 @@ class Graphs:
             place, dims = _place(_dims(model, rv), local), _dims(model, rv)
             if place is not None and place >= rv.ndim - rv.owner.op.ndim_supp:
                 raise ValueError(
-                    f"the members of {rv.name} depend on one another along dim {local!r}: they cannot stay "
-                    "at their sites"
+                    f"the members of {rv.name} depend on one another along dim {local!r}, so it cannot be local"
                 )
             size = tuple(int(n) for n in shape)
             made.latents[rv.name] = Latent.of(rv.name, supports[rv.name], size, place, rows in dims, (rows, local))
         return made
 
     @property
-    def axes(self) -> str:
-        """What such an axis is called."""
+    def axis_word(self) -> str:
+        """See `Program`."""
         return "dim"
 
     def __repr__(self) -> str:
-        return f"Graphs({', '.join(self.terms)})"
+        return f"PyMCProgram({', '.join(self.terms)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "written": {}}
+        return {**vars(self), "cache": {}}
 
     def arguments(self, given: Mapping[str, Any], site: int) -> dict[str, Any]:
-        """Data as its containers have it, and the lengths that they do not tell."""
+        """Data with the dtypes of its containers, and lengths of dims."""
         own = [dim for dim in self.lengths if dim != self.rows]
         missing, others = sorted(set(self.data) - set(given)), sorted(set(given) - {*self.data, *own})
         if missing or others:
             raise DataError(
                 f"shard {site} must have a value for every pm.Data of the model, {sorted(self.data)}"
                 + (f", and may have the length of dim {own[0]!r}" if own else "")
-                + f"; missing are {missing}, and not of the model are {others}"
+                + f"; missing are {missing}, unknown are {others}"
             )
         found: dict[str, Any] = {
             name: _as_in(one, given[name], f"{name} of shard {site}") for name, one in self.data.items()
@@ -229,20 +227,20 @@ class Graphs:
         return found
 
     def size(self, arguments: Mapping[str, Any], site: int) -> Size:
-        """Rows of what is observed, and the length of the dim of groups."""
+        """The number of rows of the observed variables, and the length of the dim `local`."""
         groups = [] if self.groups is None else self._numbers([self.groups], arguments)
         return Size(self._row_count(arguments, site), int(groups[0]) if groups else 0)
 
     def densities(self, arguments: Mapping[str, Any], values: Mapping[str, Array]) -> Densities:
-        """Of all at once, by JAX."""
+        """See `Program`; JAX evaluates all graphs at once."""
         dispatch, names = _jax_dispatch(), list(self.values)
         shapes = self._key(arguments), tuple(np.shape(values[name]) for name in names)
-        # numbers of 64 bits are what graphs ask for, and JAX has them where it is told to
+        # the warnings are about double precision, which graphs request and JAX may not have enabled
         with self._explained(arguments), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if shapes not in self.written:
-                self.written[shapes] = self._write(arguments, values)
-            run = dispatch.jax_funcify(self.written[shapes])
+            if shapes not in self.cache:
+                self.cache[shapes] = self._write(arguments, values)
+            run = dispatch.jax_funcify(self.cache[shapes])
             found = run(*(arguments[name] for name in self.data), *(values[name] for name in names))
         terms = dict(zip(self.terms, map(jax.numpy.asarray, found), strict=True))
         axes = {name: axis if axis < terms[name].ndim else None for name, (_, axis) in self.observed.items()}
@@ -254,7 +252,7 @@ class Graphs:
 
     @contextmanager
     def _explained(self, arguments: Mapping[str, Any]) -> Iterator[None]:
-        """Say what is the matter where graphs cannot be evaluated on data."""
+        """Convert errors of the evaluation of graphs into errors with an explanation."""
         try:
             yield
         except NotImplementedError as error:
@@ -262,13 +260,13 @@ class Graphs:
         except (TypeError, ValueError, IndexError) as error:
             found = {name: np.shape(arguments[name]) for name in self.data}
             raise MisfitError(
-                f"the model cannot be evaluated on data of shapes {found}: these do not go together, or a number of "
-                "rows or groups is built into it, which must be that of a dim or of the shape of a pm.Data; PyTensor "
-                f"says {error}"
+                f"the model cannot be evaluated on data of shapes {found}: the shapes do not match, or the model has a "
+                "hard-coded number of rows or groups. Take such numbers from a dim or from the shape of a pm.Data. "
+                f"PyTensor's error: {error}"
             ) from error
 
     def _check_inputs(self) -> None:
-        """Raise `ValueError` where terms depend on what is no data, or what is observed does not depend on data."""
+        """Raise `ValueError` if terms depend on shared variables, or observed variables do not depend on `pm.Data`."""
         from pytensor.graph.traversal import graph_inputs
 
         for one in graph_inputs(list(self.terms.values())):
@@ -278,25 +276,25 @@ class Graphs:
                 )
         for name, (graph, _) in self.observed.items():
             if graph.ndim == 0:
-                raise ValueError(f"{name} is one number, and not one for each row")
+                raise ValueError(f"{name} is a scalar: it must have one value for each row")
             if not set(graph_inputs([graph])) & set(self.data.values()):
                 raise ValueError(
-                    f"{name} is observed as numbers in the model: observe a pm.Data, whose values are each site's own"
+                    f"{name} is observed as an array: observe a pm.Data, so that each site can have its own values"
                 )
 
     def _key(self, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Shapes of data, and the numbers that may be lengths."""
+        """Shapes of data, and values of integers that may be lengths."""
         return tuple(
             int(one) if _is_length(one) else np.shape(one)
             for one in (arguments[k] for k in (*self.data, *self.lengths))
         )
 
     def _placed(self, graphs: Sequence[Graph], arguments: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-        """Graphs for data and latents of these shapes, and the inputs that they then have."""
+        """Inputs with the static shapes of data and latents, and the graphs as functions of them."""
         import pytensor.tensor as pt
         from pytensor.graph.replace import clone_replace
 
-        # JAX needs to know every shape; broadcast where there is one row, or one group
+        # JAX needs static shapes, and axes of length 1 must broadcast
         places = {**self.data, **{k: one for k, one in self.values.items() if k in values}}
         inputs = {
             k: pt.tensor(k, dtype=one.dtype, shape=np.shape({**arguments, **values}[k])) for k, one in places.items()
@@ -311,22 +309,22 @@ class Graphs:
         return list(inputs.values()), clone_replace(list(graphs), replaced, rebuild_strict=False)
 
     def _numbers(self, graphs: Sequence[Graph], arguments: Mapping[str, Any]) -> Sequence[Any]:
-        """Graphs that depend on shapes of data alone, as numbers."""
+        """The values of graphs that depend only on shapes of data."""
         from pymc.pytensorf import constant_fold
 
         with self._explained(arguments):
             return constant_fold(self._placed(graphs, arguments, {})[1])
 
     def _row_count(self, arguments: Mapping[str, Any], site: int) -> int:
-        """The rows of a site."""
+        """The number of rows of a site."""
         counts = self._numbers([graph.shape[axis] for graph, axis in self.observed.values()], arguments)
         if len(set(map(int, counts))) > 1:
             found = dict(zip(self.observed, map(int, counts), strict=True))
-            raise DataError(f"what is observed at site {site} differs in rows: {found}")
+            raise DataError(f"the observed variables at site {site} have different numbers of rows: {found}")
         return int(counts[0])
 
     def _write(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-        """The terms as graphs that JAX can run."""
+        """The terms as a graph that JAX can run."""
         from pytensor.compile.mode import get_mode
         from pytensor.graph.fg import FunctionGraph
 
@@ -337,7 +335,7 @@ class Graphs:
 
 
 def _import() -> Any:
-    """PyMC itself."""
+    """The module `pymc`, or `ImportError` with a hint."""
     try:
         import pymc
     except ImportError as error:
@@ -346,10 +344,10 @@ def _import() -> Any:
 
 
 def _jax_dispatch() -> Any:
-    """What makes functions of JAX of graphs."""
+    """PyTensor's module that converts graphs to JAX functions."""
     if _DISPATCH not in sys.modules:
-        # Its import sets numbers of 64 bits for the whole process: set back to what they were. In another thread, as
-        # here they may be set for a moment.
+        # The import enables double precision for the process, so reset it afterwards. A new thread does not inherit a
+        # temporary setting of this one.
         def load() -> None:
             before = jax.config.values["jax_enable_x64"]
             importlib.import_module(_DISPATCH)
@@ -362,7 +360,7 @@ def _jax_dispatch() -> Any:
 
 
 def _check(model: Any, local: str | None) -> None:
-    """Raise `ValueError` where a model is one that cannot be split."""
+    """Raise `ValueError` if a model cannot be split."""
     pm = _import()
     from pymc.data import MinibatchOp
     from pymc.variational.minibatch_rv import MinibatchRandomVariable
@@ -373,29 +371,29 @@ def _check(model: Any, local: str | None) -> None:
     if local is not None and local not in model.dim_lengths:
         raise ValueError(f"the model has no dim {local!r}; its dims are {sorted(model.dim_lengths)}")
     if not model.observed_RVs and not model.potentials:
-        raise ValueError("the model observes nothing")
+        raise ValueError("the model has no observed variable")
     for rv in model.free_RVs:
         base = rv.name.removesuffix("_unobserved")
         if base != rv.name and f"{base}_observed" in model.named_vars:
-            raise ValueError(f"{base} has values that are missing, which PyMC would draw: leave such rows out")
+            raise ValueError(f"{base} has missing values, which PyMC would impute: remove such rows")
     for rv in model.free_RVs:
         if rv.dtype.startswith(("int", "uint", "bool")):
             raise ValueError(
-                f"{rv.name} is discrete: sum it out, as a mixture (pm.Mixture, or pymc_extras.marginalize)"
+                f"{rv.name} is discrete: marginalise it, as a mixture (pm.Mixture, or pymc_extras.marginalize)"
             )
     values = [model.rvs_to_values[rv] for rv in model.observed_RVs]
     for one in ancestors([*model.basic_RVs, *model.potentials, *values]):
         if one.owner is not None and isinstance(one.owner.op, MinibatchOp | MinibatchRandomVariable):
-            raise ValueError("the model is of minibatches: give it all rows, minibatches are accord's business")
+            raise ValueError("the model uses minibatches: use all rows, as accord draws the minibatches")
 
 
 def _support(rv: Any, transform: Any) -> Any:
-    """NumPyro's constraint for the values that PyMC's transform leads to."""
+    """NumPyro's constraint for the support of a PyMC transform."""
     from numpyro.distributions import constraints
     from pymc.distributions import transforms
 
     if transform is None and _is_bounded(rv):
-        raise ValueError(f"{rv.name} has no transform: its bounds would be unknown; leave out default_transform=None")
+        raise ValueError(f"{rv.name} has bounds but no transform: remove default_transform=None")
     kind, exact = type(transform), {type(None): "real", transforms.LogTransform: "positive"}
     exact |= {transforms.LogExpM1: "positive", transforms.LogOddsTransform: "unit_interval"}
     exact |= {transforms.SimplexTransform: "simplex", transforms.SumTo1: "simplex"}
@@ -405,11 +403,11 @@ def _support(rv: Any, transform: Any) -> Any:
         return _between(rv, transform)
     if kind is transforms.Ordered and transform.ascending:
         return constraints.positive_ordered_vector if transform.positive else constraints.ordered_vector
-    raise ValueError(f"{rv.name} has the transform {transform.name!r} ({kind.__name__}), for which accord has none")
+    raise ValueError(f"{rv.name} has the transform {transform.name!r} ({kind.__name__}), which accord does not support")
 
 
 def _is_bounded(rv: Any) -> bool:
-    """Whether PyMC gives a variable a transform where none is asked for."""
+    """Whether PyMC's default for a variable is a transform."""
     import pymc
 
     alike = rv.owner.clone().outputs[rv.owner.outputs.index(rv)]
@@ -430,10 +428,10 @@ def _between(rv: Any, transform: Any) -> Any:
     ]
     low, high = constant_fold(ends, raise_not_constant=False)
     if not all(isinstance(end, np.ndarray | np.generic) for end in (low, high)):
-        raise ValueError(f"the bounds of {rv.name} depend on data or other latents; give it fixed ones")
+        raise ValueError(f"the bounds of {rv.name} depend on data or other latents: use fixed bounds")
     bounded = np.isfinite(low).all(), np.isfinite(high).all()
     if not all(there or np.isinf(end).all() for there, end in zip(bounded, (low, high), strict=True)):
-        raise ValueError(f"some numbers of {rv.name} have bounds and others not: make them two latents")
+        raise ValueError(f"only some elements of {rv.name} have bounds: split it into two latents")
     kinds = {
         (True, True): lambda: constraints.interval(low, high),
         (True, False): lambda: constraints.greater_than(low),
@@ -444,7 +442,7 @@ def _between(rv: Any, transform: Any) -> Any:
 
 
 def _as_in(container: Graph, value: Any, what: str) -> np.ndarray:
-    """A value as a `pm.Data` has it: with its dtype and number of axes."""
+    """A value converted to the dtype of its `pm.Data`, after checks of its axes."""
     array = np.asarray(value)
     if array.ndim != container.ndim:
         raise DataError(f"{what} has shape {array.shape}; its pm.Data has {container.ndim} axes")
@@ -452,7 +450,7 @@ def _as_in(container: Graph, value: Any, what: str) -> np.ndarray:
         raise DataError(f"{what} must hold numbers, found {array.dtype}")
     found = array.astype(container.dtype)
     if found.dtype.kind != "f" and not np.array_equal(found, array):
-        raise DataError(f"{what} is of {array.dtype}, and its pm.Data of {container.dtype}: it would be rounded")
+        raise DataError(f"{what} has dtype {array.dtype}, and its pm.Data {container.dtype}: it would be rounded")
     return found
 
 
@@ -461,7 +459,7 @@ def _dims(model: Any, rv: Any) -> tuple[str, ...]:
 
 
 def _place(dims: tuple[str, ...], dim: str | None) -> int | None:
-    """The axis of a dim."""
+    """The axis of a dim, or None."""
     return dims.index(dim) if dim in dims else None
 
 
@@ -472,5 +470,5 @@ def _is_shared(one: Any) -> bool:
 
 
 def _is_length(value: Any) -> bool:
-    """Whether a value is one whole number, on which shapes may depend."""
+    """Whether a value is an integer scalar, on which shapes may depend."""
     return np.ndim(value) == 0 and np.issubdtype(np.result_type(value), np.integer)

@@ -1,4 +1,4 @@
-"""Families of responses, and their names."""
+"""Families of responses."""
 
 from .classes import Categorical, Ordinal
 from .counts import Bernoulli, Binomial, NegativeBinomial, Poisson

@@ -1,4 +1,4 @@
-"""Families of classes: categorical without an order, ordinal with one."""
+"""Families of classes: categorical and ordinal."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Kind = TypeVar("Kind", bound="_Classes")
 
 @dataclasses.dataclass(frozen=True)
 class _Classes(Family):
-    """Classes, told by the sites or given in their order.
+    """Classes, given in order or gathered from the sites.
 
     Parameters
     ----------
     levels
-        The classes; None: those that the sites agree on.
+        The classes; None: all classes of all sites, sorted.
     """
 
     levels: tuple[str | int | float, ...] | None = None
@@ -50,14 +50,14 @@ class _Classes(Family):
         return tuple(map(str, self._known))
 
     @property
-    def tells_classes(self) -> bool:
+    def gathers_classes(self) -> bool:
         return self.levels is None
 
     def settled(self: Kind, meeting: SiteCollectives, responses: Sequence[Sequence[np.ndarray]]) -> Kind:
         if self.levels is not None:
             return self
-        said = meeting.gathered([np.unique(np.asarray(columns[0])).tolist() for columns in responses])
-        seen = {level for own in said for level in own}
+        gathered = meeting.gathered([np.unique(np.asarray(columns[0])).tolist() for columns in responses])
+        seen = {level for own in gathered for level in own}
         if not all(isinstance(level, str) for level in seen):
             seen = {int(level) if level == round(level) else level for level in seen}
         return dataclasses.replace(self, levels=tuple(sorted(seen)))
@@ -74,7 +74,7 @@ class _Classes(Family):
 
 @dataclasses.dataclass(frozen=True)
 class Categorical(_Classes):
-    """Classes without an order; eta, one a class but the first, are log odds against the first."""
+    """Classes without an order. eta has one log odds against the first class for each other class."""
 
     name = "categorical"
     ratio = "odds ratio against the first class"
@@ -96,7 +96,7 @@ class Categorical(_Classes):
 
 @dataclasses.dataclass(frozen=True)
 class Ordinal(_Classes):
-    """Classes in an order: P(class k or below) = sigmoid(cutpoint_k - eta)."""
+    """Ordered classes: P(class k or below) = sigmoid(cutpoint_k - eta)."""
 
     name = "ordinal"
     ratio = "odds ratio of a higher class"
@@ -130,11 +130,11 @@ class Ordinal(_Classes):
         return at_most + at_least + jnp.where(inner, apart, 0.0)
 
     def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
-        # a logistic number around eta is in the class between whose cutpoints it lies
+        # a logistic variable around eta falls between the cutpoints of its class
         latent = eta + jax.random.logistic(key, eta.shape, eta.dtype)
         return jnp.searchsorted(params["cutpoints"], latent)
 
 
 def _entry(cuts: Float[Array, " cut"], place: Int[Array, " row"]) -> Float[Array, " row"]:
-    """The entry at each place, by products: the derivative of `cuts[place]` is added up row by row."""
+    """cuts[place] as a sum of products, since the gradient of indexing is a slow scatter-add."""
     return jnp.sum(jax.nn.one_hot(place, cuts.shape[0], dtype=cuts.dtype) * cuts[None], axis=1)

@@ -19,7 +19,7 @@ from .family import Family, Parameter, Positive, Rows, Summary, log_odds, number
 
 @dataclasses.dataclass(frozen=True)
 class Bernoulli(Family):
-    """y is 1 with the probability sigmoid(eta), else 0."""
+    """y is 1 with probability sigmoid(eta), else 0."""
 
     name = "bernoulli"
     separates = True
@@ -53,12 +53,12 @@ class Bernoulli(Family):
 
 @dataclasses.dataclass(frozen=True)
 class Binomial(Family):
-    """`prop(y, trials)`: y successes of so many trials, each with the probability sigmoid(eta)."""
+    """`prop(y, trials)`: y successes in `trials` trials, each with probability sigmoid(eta)."""
 
     name = "binomial"
     columns = ("y", "trials")
     left = "prop(y, trials)"
-    instead = "for a column of 0 and 1 take the family bernoulli"
+    instead = "for a column of 0 and 1 use the family bernoulli"
     ratio = "odds ratio"
     is_whole = True
     replicates = True
@@ -116,7 +116,7 @@ class Poisson(_Count):
 
 @dataclasses.dataclass(frozen=True)
 class NegativeBinomial(_Count):
-    """Counts of mean mu = exp(eta) and variance mu + mu^2 / concentration."""
+    """Counts with mean mu = exp(eta) and variance mu + mu^2 / concentration."""
 
     name = "negative_binomial"
 
@@ -125,14 +125,14 @@ class NegativeBinomial(_Count):
 
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         y, size = rows["y"], params["concentration"]
-        # y log p + size log(1 - p) with p = sigmoid(above), of terms that are small where p is near 0 or 1
+        # y log p + size log(1 - p) with p = sigmoid(above), in terms that are small for p near 0 or 1
         above = eta - jnp.log(size)
         is_above = above > 0.0
         log_powers = jnp.where(is_above, -size, y) * above - (y + size) * softplus(jnp.where(is_above, -above, above))
         return log_rising(size, y) - log_gamma(y + 1.0) + log_powers
 
     def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
-        # Poisson of a gamma rate of mean exp(eta)
+        # Poisson with a gamma rate of mean exp(eta)
         size, (of_rate, of_count) = params["concentration"], jax.random.split(key)
         rate = jax.random.gamma(of_rate, size, eta.shape) / size * jnp.exp(eta)
         return jax.random.poisson(of_count, rate)

@@ -18,7 +18,7 @@ from .family import Family, Parameter, Positive, Rows, Summary, log_odds, number
 
 
 class _Located(Family):
-    """A number whose mean or centre is the linear predictor, with an unknown scale `sigma`."""
+    """A response around the linear predictor, with an unknown scale `sigma`."""
 
     def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
         return {"y": numbers(where, columns[0])}
@@ -35,7 +35,7 @@ class _Located(Family):
         return summary.mean
 
     def unit(self, summary: Summary) -> float:
-        # amounts are those without an offset
+        # `amounts` has subtracted the offset
         require_varied(summary._replace(has_offset=False))
         return summary.sd
 
@@ -57,12 +57,12 @@ class Normal(_Located):
 
 @dataclasses.dataclass(frozen=True)
 class Student(_Located):
-    """y ~ Student t of `nu` degrees of freedom around eta, with the scale sigma.
+    """y ~ Student t with `nu` degrees of freedom, location eta and scale sigma.
 
     Parameters
     ----------
     nu
-        Degrees of freedom; None: unknown, with the prior Gamma(2, 0.1).
+        Degrees of freedom, > 0; None: a parameter with the prior Gamma(2, 0.1).
     """
 
     nu: float | None = None
@@ -88,7 +88,7 @@ class Student(_Located):
 
 @dataclasses.dataclass(frozen=True)
 class Gamma(Positive):
-    """Positive numbers of mean exp(eta), gamma with an unknown `shape` (1 / shape is the squared relative sd)."""
+    """Positive numbers: gamma with mean exp(eta) and unknown `shape` (1 / shape is the squared relative sd)."""
 
     name = "gamma"
     ratio = "ratio of means"
@@ -114,7 +114,7 @@ class Gamma(Positive):
 
 @dataclasses.dataclass(frozen=True)
 class Beta(Family):
-    """Fractions between 0 and 1 of mean sigmoid(eta), beta with an unknown `precision` (the sum of its shapes)."""
+    """Fractions in (0, 1): beta with mean sigmoid(eta) and unknown `precision` (the sum of its shapes)."""
 
     name = "beta"
     ratio = "ratio of the odds of the mean"
@@ -122,7 +122,7 @@ class Beta(Family):
 
     def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
         y = numbers(where, columns[0])
-        require(where, (y > 0) & (y < 1), "numbers between 0 and 1, both left out")
+        require(where, (y > 0) & (y < 1), "numbers between 0 and 1, both excluded")
         return {"y": y}
 
     def parameters(self, summary: Summary) -> dict[str, Parameter]:

@@ -1,4 +1,4 @@
-"""Families of times until an event, `surv(time, event)`: event 1 where it was seen, 0 where the row was lost before."""
+"""Families of times until an event, `surv(time, event)`: event 1 if it was observed, 0 if the time is censored."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ from ...data.collectives import SiteCollectives
 from ..priors import HalfCauchy, Normal
 from .family import Family, Parameter, Rows, Summary, numbers, require, require_varied
 
-# An interval of log times is parted, and one of its parts, and so on: times are found to a part in 2^48 of it.
-_PARTS, _ROUNDS = 64, 8
+# Parts of an interval of log times in one round of the search for quantiles.
+_PARTS = 64
+# Rounds of the search, to a relative precision of 2^-48.
+_ROUNDS = 8
 
 
 class _Survival(Family):
     columns = ("time", "event")
     left = "surv(time, event)"
     is_log_linear = True
-    # whether a time may be 0, which has no log
+    # whether times of 0 are allowed
     has_zero: ClassVar[bool] = False
 
     def times(self, where: str, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Times and events of one site, checked."""
+        """Times and events of one site, after checks."""
         time, event = (numbers(where, column) for column in columns)
         if self.has_zero:
             require(where, time >= 0, "at times >= 0")
@@ -38,7 +40,7 @@ class _Survival(Family):
             require(
                 where,
                 time > 0,
-                "at times > 0: replace times of 0, as in surv(maximum(time, 0.5), event), or take the family cox, "
+                "at times > 0: replace times of 0, as in surv(maximum(time, 0.5), event), or use the family cox, "
                 "which allows them",
             )
         is_event = np.isin(event, [0.0, 1.0])
@@ -46,11 +48,11 @@ class _Survival(Family):
         return time, event
 
     def timed(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
-        """Times and events of one site, with a warning where it has no event."""
+        """Times and events of one site, with a warning if it has no event."""
         time, event = self.times(where, columns)
         if not event.any():
             warnings.warn(
-                f"{where} has no event in any row: if the site codes events in another way, make the codes alike",
+                f"{where} has no event in any row: check that the site codes events as the other sites do",
                 stacklevel=5,
             )
         return {"time": time, "event": event}
@@ -61,7 +63,7 @@ class _Survival(Family):
 
 @dataclasses.dataclass(frozen=True)
 class Weibull(_Survival):
-    """Times of survival exp(-(t / exp(eta))^shape): coefficients are of log time, longer where they are positive."""
+    """Times with survival function exp(-(t / exp(eta))^shape). Positive coefficients mean longer times."""
 
     name = "weibull"
     ratio = "ratio of times"
@@ -84,15 +86,15 @@ class Weibull(_Survival):
 
 @dataclasses.dataclass(frozen=True)
 class PiecewiseExponential(_Survival):
-    """Times whose hazard is exp(log_hazard_k + eta) in the k-th interval: proportional hazards.
+    """Proportional hazards with the hazard exp(log_hazard_k + eta) in the k-th interval.
 
     Parameters
     ----------
     cuts
-        Where one interval ends and the next begins, increasing, > 0; None: at the quantiles of all events' times, which
-        the sites find by counting how many of theirs lie below a few times.
+        Boundaries between intervals, increasing, > 0; None: quantiles of the event times of all sites, computed from
+        sums of counts.
     intervals
-        How many intervals, where cuts are found.
+        Number of intervals if `cuts` is None, default 5.
     """
 
     cuts: tuple[float, ...] | None = None
@@ -126,7 +128,7 @@ class PiecewiseExponential(_Survival):
 
         cuts = tuple(_quantiles(below, shares * seen).tolist())
         if len(set(cuts)) < len(cuts):
-            raise ValueError(f"{self.intervals} intervals cannot be told apart by times of so many ties: take fewer")
+            raise ValueError(f"the times have too many ties for {self.intervals} intervals: use fewer intervals")
         return dataclasses.replace(self, cuts=cuts)
 
     def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
@@ -147,21 +149,21 @@ class PiecewiseExponential(_Survival):
 
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         log_hazard = params["log_hazard"]
-        met = rows["spent"] @ jnp.exp(log_hazard)
-        return rows["event"] * (log_hazard[rows["interval"]] + eta) - met * jnp.exp(eta)
+        cumulative = rows["spent"] @ jnp.exp(log_hazard)
+        return rows["event"] * (log_hazard[rows["interval"]] + eta) - cumulative * jnp.exp(eta)
 
 
 @dataclasses.dataclass(frozen=True)
 class Cox(_Survival):
-    """Proportional hazards with any baseline, each site's its own: Cox's partial likelihood, stratified by site.
+    """Proportional hazards with an unknown baseline for each site: Cox's partial likelihood, stratified by site.
 
-    It is a density of who is next, not of times, and a number a site, so that there are no minibatches. The order of
-    times is all that it uses, so that a time may be 0.
+    The partial likelihood is one term for each site, so there are no minibatches. It uses only the order of the times,
+    so times may be 0, and it is not a density of times.
 
     Parameters
     ----------
     efron
-        Whether events of the same time are counted as Efron does; False: as Breslow does.
+        Efron's treatment of ties, the default; False: Breslow's.
     """
 
     efron: bool = True
@@ -175,17 +177,17 @@ class Cox(_Survival):
         return self.timed(where, columns)
 
     def shard(self, rows: Rows, longest: int) -> Rows:
-        """Rows from the latest time to the earliest, and then rows without weight as many as are missing."""
+        """Rows sorted from the latest time to the earliest, padded with zeros to `longest` rows."""
         order = np.argsort(-rows["time"], kind="stable")
         time, event = rows["time"][order], rows["event"][order]
         _, tie = np.unique(-time, return_inverse=True)
-        # those at risk at a time are all rows down to the last one of that time
+        # at risk are all rows up to the last one with the same time
         last = np.searchsorted(tie, tie, side="right") - 1
         events_before = np.cumsum(event) - event
         first = np.searchsorted(tie, tie, side="left")
         place = events_before - events_before[first]
         tied = np.bincount(tie, weights=event)[tie]
-        # Efron: the k-th of m events of one time meets m - k + 1 of them on average
+        # Efron: at the k-th of m tied events, a share (k - 1) / m of the tied risk is gone
         gone = place / np.maximum(tied, 1.0) if self.efron else np.zeros(len(time))
         missing = longest - len(time)
         kept = {name: leaf[order] for name, leaf in rows.items() if name not in ("time", "event")}
@@ -200,7 +202,7 @@ class Cox(_Survival):
 
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         log_risk = _log_cumulative(eta, rows["real"])[rows["last"]]
-        # zero rows at the end have no event
+        # padding rows have no event
         had_event = rows["event"] > 0
         shares = jnp.where(had_event, jnp.exp(jnp.where(had_event, eta - log_risk, 0.0)), 0.0)
         together = jax.ops.segment_sum(shares, rows["tie"], num_segments=eta.shape[0])[rows["tie"]]
@@ -209,11 +211,11 @@ class Cox(_Survival):
 
 
 def _log_cumulative(eta: Array, real: Array) -> Array:
-    """The log of the sum of exp(eta) over the real rows up to each row.
+    """The cumulative log-sum-exp of eta over the real rows.
 
-    `jax.lax.cumlogsumexp` has the same values, and its derivatives take four times as long to compile. A predictor more
-    than 700 below the site's largest one counts as 700 below it (86 in single precision). The density then stays
-    concave and is never too large.
+    `jax.lax.cumlogsumexp` has the same values, but its derivatives take four times as long to compile. Predictors are
+    clipped to at most 700 below the largest one of the site (86 in single precision), which keeps the density concave
+    and never makes it too large.
     """
     lowest = 0.99 * math.log(float(jnp.finfo(eta.dtype).tiny))
     largest = jnp.max(jnp.where(real > 0, eta, -jnp.inf))
@@ -221,24 +223,24 @@ def _log_cumulative(eta: Array, real: Array) -> Array:
 
 
 def _filled(leaf: np.ndarray, missing: int) -> np.ndarray:
-    """Rows of zeros after those of a leaf."""
+    """A leaf padded with rows of zeros."""
     return np.concatenate([leaf, np.zeros((missing, *leaf.shape[1:]), leaf.dtype)])
 
 
 def _log_mean_time(summary: Summary) -> float:
-    """The log of the time under observation an event."""
+    """The log of the observed time per event."""
     if not np.isfinite(summary.mean):
-        raise ValueError("no site has seen an event: how long it takes is not known")
+        raise ValueError("no site has an event, so the time until an event cannot be estimated")
     return float(np.log(summary.mean))
 
 
 def _quantiles(below: Callable[[np.ndarray], np.ndarray], wanted: np.ndarray) -> np.ndarray:
-    """Times that so many events do not exceed, from counts alone; `below` counts those at times (share, time)."""
+    """Times up to which there are `wanted` events; `below(times)` counts events for times of shape (share, time)."""
     low, high = np.full(wanted.size, -80.0), np.full(wanted.size, 80.0)
     for _ in range(_ROUNDS):
         edges = np.linspace(low, high, _PARTS + 1, axis=1)
         enough = below(np.exp(edges[:, 1:])) >= wanted[:, None]
-        # at the last edge there are enough of them
+        # the last edge always has enough events
         part = np.where(enough.any(axis=1), enough.argmax(axis=1), _PARTS - 1)[:, None]
         low, high = (np.take_along_axis(edges, part + end, axis=1)[:, 0] for end in (0, 1))
     return np.exp(high)

@@ -1,1 +1,1 @@
-"""Methods that need nothing but sums over all agents: the default, importance sampling, and its exact fallback."""
+"""Sum-based methods: `Auto` (the default), `Importance` and its exact fallback `ChEES`."""

@@ -1,12 +1,12 @@
-"""The next proposal, fitted to weighted points with gradients, as far as it does better on points that it never saw.
+"""Adaptation of the proposal: fits to weighted points with gradients, chosen by cross-validation.
 
-Moments of a few hundred weighted points are mostly noise in tens of dimensions, and that noise is what importance
-sampling loses most by. Gradients take nearly all of it away. With g = grad F, integration by parts gives E[g] = 0 and
-E[z g'] = 1 under the posterior, so that for any matrix A
+In tens of dimensions the moments of a few hundred weighted points are mostly noise, and this noise costs importance
+sampling most of its efficiency. Gradients as control variates remove nearly all of it. With g = grad F, integration by
+parts gives E[g] = 0 and E[z g'] = 1 under the posterior, so for any matrix A
 
-    E[z] = E[z - A^-1 g],    E[(z - m)(z - m)'] = A^-1 + E[(z - m)(z - m - A^-1 g)'],
+    E[z] = E[z - A^-1 g],    E[(z - m)(z - m)'] = A^-1 + E[(z - m)(z - m - A^-1 g)'].
 
-whose right sides have no noise where F is quadratic with Hessian A; A is regressed from the same points.
+The right sides have no noise if F is quadratic with Hessian A. A is estimated by regression of g on z at the points.
 """
 
 from __future__ import annotations
@@ -21,25 +21,38 @@ from ...base.weights import effective
 from .proposal import Mixture, log_t, squares, student
 from .weighing import Weighing
 
-# How far a fit goes towards the component before it, and degrees of freedom that are tried.
+# Weights of the previous component in the candidates between it and a fit.
 _KEPT = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
+# Degrees of freedom of the candidates.
 _FREEDOM = (5.0, 10.0, 30.0)
-# Effective points for each dimension below which weights are tempered for the fit (Koblents & Miguez 2015).
+# Effective points per dimension below which weights are tempered for the fit (Koblents & Miguez 2015).
 _LEAST = 4.0
-# Limits of curvature and variance of a fit, relative to those of the coordinates.
+# Least curvature and variance of a fit, in whitened coordinates.
 _LEAST_CURVATURE, _LEAST_VARIANCE = 0.02, 0.01
-# Shares of the wide component around the main one and of a skeleton, before anything is known, and how much of these
-# first shares every proposal keeps.
-_WIDE_SHARE, _SKELETON_SHARE, _FIRST_SHARES = 0.1, 0.3, 0.5
-# The wide component's degrees of freedom, and its scale beside the main one's; components at other modes.
-_WIDE_FREEDOM, _WIDE_SCALE, _MODE_FREEDOM = 3.0, 1.5, 5.0
-# Components at most around the heaviest points, their degrees of freedom, and how far apart they are, in standard
-# deviations of the main one (Raftery & Bao 2010).
-_MOST_AROUND, _AROUND_FREEDOM, _APART = 4, 5.0, 1.5
-# Points around such a component, for each dimension and at least, whose spread is its own.
+# First share of the wide component around the main one.
+_WIDE_SHARE = 0.1
+# First share of a skeleton.
+_SKELETON_SHARE = 0.3
+# Weight of the first shares in the shares of every proposal.
+_FIRST_SHARES = 0.5
+# Degrees of freedom of the wide component.
+_WIDE_FREEDOM = 3.0
+# Scale of the wide component relative to the main one.
+_WIDE_SCALE = 1.5
+# Degrees of freedom of components at other modes.
+_MODE_FREEDOM = 5.0
+# Most components around the heaviest points (Raftery & Bao 2010).
+_MOST_AROUND = 4
+# Degrees of freedom of these components.
+_AROUND_FREEDOM = 5.0
+# Least distance between these components, in standard deviations of the main one.
+_APART = 1.5
+# Points per dimension that determine the scale of such a component, and the fewest.
 _NEAR, _FEWEST = 8, 100
-# Effective points from which on shares are fitted, and rounds of that.
-_SHARED, _ROUNDS = 50.0, 20
+# Effective points from which on shares are fitted.
+_SHARED = 50.0
+# Iterations of expectation maximisation for the shares.
+_ITERATIONS = 20
 
 
 class Main(NamedTuple):
@@ -50,35 +63,35 @@ class Main(NamedTuple):
     freedom: float
 
     def mixture(self) -> Mixture:
-        """It, as a proposal of its own."""
+        """The component as a mixture of one."""
         return student(self.mean, np.linalg.cholesky(self.scale), self.freedom)
 
 
 class Mode(NamedTuple):
-    """A mode beside the main one: where, its factor (dim, dim), and its log mass relative to the main mode's."""
+    """A mode: mean (dim,), factor of the covariance (dim, dim), and log mass relative to the main mode."""
 
     mean: np.ndarray
     factor: np.ndarray
     log_mass: float
 
     def seen_from(self, other: Mode) -> Mode:
-        """The mode in coordinates whose origin and factor are those of another mode."""
+        """The mode in coordinates in which `other` is standard normal."""
         mean, factor = np.linalg.solve(other.factor, self.mean - other.mean), np.linalg.solve(other.factor, self.factor)
         return Mode(mean, factor, self.log_mass - other.log_mass)
 
 
 class Proposals(NamedTuple):
-    """What a proposal has beside its main component, and the share of each part.
+    """The fixed components of a proposal and the shares of all components.
 
     Parameters
     ----------
     modes
         Other modes.
     skeleton
-        Components along slow half-lines.
+        Components along slow half-lines, or None.
     shares
-        Of the main component and of each component beside it: the wide one around it, modes, skeleton; shape (part,).
-        None: before anything is known.
+        Shares of the main component, the wide one, the modes and the skeleton's components, shape (component,). None:
+        the first shares.
     """
 
     modes: list[Mode]
@@ -86,10 +99,10 @@ class Proposals(NamedTuple):
     shares: np.ndarray | None = None
 
     def around(self, main: Main) -> Mixture:
-        """The whole proposal around a main component: that, the wide one, and what is fixed."""
+        """The proposal with a main component: main, wide, modes and skeleton."""
         first = [1.0 - _WIDE_SHARE, _WIDE_SHARE, *(np.exp(mode.log_mass / 2.0) for mode in self.modes)]
         parts = [main.mixture(), self._wide(main)]
-        # flattened: Laplace's masses are rough
+        # square roots of the masses in `first`, as Laplace's masses are rough
         parts += [student(mode.mean, mode.factor, _MODE_FREEDOM) for mode in self.modes]
         if self.skeleton is not None:
             first.append(sum(first) * _SKELETON_SHARE / (1.0 - _SKELETON_SHARE))
@@ -97,14 +110,14 @@ class Proposals(NamedTuple):
         whole = Mixture.of(*zip(first, parts, strict=True))
         if self.shares is None:
             return whole
-        # what was found to be of no use keeps a part of its first share: nobody knows what it has not drawn yet
+        # a component with few points so far may still cover a region without points, so it keeps a part of its share
         return whole._replace(share=(1.0 - _FIRST_SHARES) * self.shares + _FIRST_SHARES * whole.share)
 
     def _wide(self, main: Main) -> Mixture:
         return student(main.mean, _WIDE_SCALE * np.linalg.cholesky(main.scale), _WIDE_FREEDOM)
 
     def candidates_at(self, points: np.ndarray, before: Main) -> Callable[..., Iterator[np.ndarray]]:
-        """The log density at some points, (point,), of the proposal around any main component, for several freedoms."""
+        """A function that evaluates proposals at `points`: from mean, scale and freedoms to log densities, (point,)."""
         whole = self.around(before)
         near, fixed = np.log(whole.share[:2]), whole.part(slice(2, None))
         rest = fixed.log_density(points) if fixed.share.size else np.full(len(points), -np.inf)
@@ -120,7 +133,7 @@ class Proposals(NamedTuple):
         return densities
 
     def shared(self, found: Weighing, main: Main) -> Proposals:
-        """The same with shares fitted to weighted points by expectation maximisation (Cappe et al. 2008)."""
+        """The proposals with shares fitted to weighted points by expectation maximisation (Cappe et al. 2008)."""
         usual = np.isfinite(found.log_weight)
         log_w = truncated(found.log_weight[usual])
         if effective(log_w) < _SHARED:
@@ -129,26 +142,26 @@ class Proposals(NamedTuple):
         whole = self.around(main)
         densities, share = whole.log_densities(found.points[usual]), whole.share
         densities = densities - densities.max(axis=0)
-        for _ in range(_ROUNDS):
+        for _ in range(_ITERATIONS):
             own = share[:, None] * np.exp(densities)
             share = (own / own.sum(axis=0)) @ weight
         return self._replace(shares=share / share.sum())
 
 
 def adapted(found: Weighing, before: Main, proposals: Proposals) -> tuple[Main, float]:
-    """The next main component, and the efficiency expected of it: effective draws a point; 0 where it is unknown.
+    """The next main component and its expected efficiency in effective draws per point (0: unknown).
 
-    Candidates lie between a fit and the component before, with several tails. Each is fitted to one half of the points
-    and judged by the other: the mean of pi / q over draws of pi is one over the efficiency of q.
+    Candidates lie between a fit and the previous component, with several degrees of freedom. Each is fitted to one half
+    of the points and evaluated on the other half: the mean of pi / q over draws of pi is one over the efficiency of q.
 
     Parameters
     ----------
     found
-        The points so far; those of batches with gradients are fitted to.
+        The points so far. Only points with gradients enter the fit.
     before
-        The main component until now, which is a candidate too.
+        The previous main component, which is also a candidate.
     proposals
-        What a proposal has beside it.
+        The other components.
     """
     sloped = np.concatenate([np.full(len(b.rise), b.gradient is not None) for b in found.batches])
     gradient = np.concatenate([b.gradient for b in found.batches if b.gradient is not None])
@@ -158,7 +171,7 @@ def adapted(found: Weighing, before: Main, proposals: Proposals) -> tuple[Main, 
     least = _LEAST * found.points.shape[1]
     power = _tempering(log_w, least)
     if power < 1.0:
-        # too few to judge by; those of earlier batches would only hold it back
+        # too few effective points for cross-validation. The last batch alone, as earlier ones slow the adaptation down
         last = found.batches[-1]
         assert last.gradient is not None
         log_w = -found.rise[-len(last.rise) :] - last.proposal.log_density(last.points)
@@ -169,7 +182,7 @@ def adapted(found: Weighing, before: Main, proposals: Proposals) -> tuple[Main, 
     candidates = proposals.candidates_at(found.points, before)
     judges = [np.arange(found.rise.size) % 2 != half for half in range(2)]
     scores = {}
-    # lighter tails than those risk rare points of large weight, and cost much only where there are more dimensions
+    # lighter tails than t_30 risk rare points of large weight, and pay off only in more than 30 dimensions
     tails = _FREEDOM if mean.size <= _FREEDOM[-1] else (*_FREEDOM, float(mean.size))
     for kept in _KEPT:
         freedoms = (before.freedom,) if kept == 1.0 else tails
@@ -182,13 +195,13 @@ def adapted(found: Weighing, before: Main, proposals: Proposals) -> tuple[Main, 
 
 
 def truncated(log_w: np.ndarray) -> np.ndarray:
-    """Log weights of which none is above the root of their number times their mean (Ionides 2008)."""
+    """Log weights truncated at sqrt(number of points) times their mean (Ionides 2008)."""
     mean = logsumexp(log_w) - np.log(log_w.size)
     return np.minimum(log_w, mean + np.log(log_w.size) / 2.0)
 
 
 def _tempering(log_w: np.ndarray, least: float) -> float:
-    """The largest power, at most 1, that leaves weights so many effective points."""
+    """The largest power in [0, 1] of the weights that keeps `least` effective points."""
     if effective(log_w) >= least:
         return 1.0
     low, high = 0.0, 1.0
@@ -199,9 +212,9 @@ def _tempering(log_w: np.ndarray, least: float) -> float:
 
 
 def moments(z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and covariance of weighted points, with their gradients as control variates; see the module's text.
+    """Mean and covariance of weighted points with gradients as control variates (see the module docstring).
 
-    Points and F's gradients there have shape (point, dim), log weights shape (point,).
+    Points and gradients of F have shape (point, dim), log weights shape (point,).
     """
     w, inverse, mean = _center(z, gradient, log_w)
     apart = z - mean
@@ -211,21 +224,21 @@ def moments(z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> tuple[np.
 
 
 def fitted_to_draws(positions: np.ndarray, gradients: np.ndarray, freedom: float) -> Main:
-    """The main component that fits draws of the posterior, (draw, dim), and F's gradients there."""
+    """The main component fitted to draws of the posterior, (draw, dim), and gradients of F."""
     return Main(*moments(positions, gradients, np.zeros(len(positions))), freedom)
 
 
 def around_heaviest(points: np.ndarray, log_weight: np.ndarray, found: Weighing, main: Main) -> Mixture:
-    """Components at some points of large weights that are apart, as wide as the points of batches near them are spread.
+    """Components at separate points of large weight, with scales from the spread of nearby points of all batches.
 
     Parameters
     ----------
     points, log_weight
-        Where, (point, dim), and how much heavier than other points, (point,).
+        Candidate centers, (point, dim), and their log weights, (point,).
     found
         The points of all batches.
     main
-        The main component, whose distances say what is near.
+        The main component, which defines distances.
     """
     factor, dim = np.linalg.cholesky(main.scale)[None], found.points.shape[1]
     centers = list[np.ndarray]()
@@ -239,10 +252,10 @@ def around_heaviest(points: np.ndarray, log_weight: np.ndarray, found: Weighing,
     scales = []
     for away in squares(found.points, np.array(centers), np.repeat(factor, len(centers), axis=0)):
         near = np.argsort(away, kind="stable")[:count]
-        # half by weight and half by number, as few points may have all the weight
+        # half importance weights and half equal weights, as few points may have all the weight
         w = (found.weight[near] / found.weight[near].sum() + 1.0 / count) / 2.0
         apart = found.points[near] - w @ found.points[near]
-        # shrunk towards the main one, as few points say little
+        # shrinkage towards the main scale, as there are few points
         kept = dim / (dim + count)
         scales.append((1.0 - kept) * (apart.T * w) @ apart + kept * main.scale)
     share = np.full(len(centers), 1.0 / len(centers))
@@ -252,9 +265,9 @@ def around_heaviest(points: np.ndarray, log_weight: np.ndarray, found: Weighing,
 
 
 def _towards(before: Main, z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> Main:
-    """Half the way to the Gaussian whose gradient fits those of weighted points best.
+    """Half a step towards the Gaussian whose gradients fit the gradients of F at weighted points best.
 
-    Where the points are its own draws, that is the Gaussian nearest to the posterior (Opper & Archambeau 2009).
+    If the points are draws of that Gaussian, it is the one nearest to the posterior (Opper & Archambeau 2009).
     """
     _, inverse, mean = _center(z, gradient, log_w)
     precision = (np.linalg.inv(before.scale) + np.linalg.inv(inverse)) / 2.0
@@ -263,7 +276,7 @@ def _towards(before: Main, z: np.ndarray, gradient: np.ndarray, log_w: np.ndarra
 
 
 def _center(z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weights of sum one, the inverse of the gradients' slope, and the mean by it as a control variate."""
+    """Normalised weights, the inverse slope of the gradients, and the mean with gradients as control variates."""
     w = np.exp(log_w - log_w.max())
     w = w / w.sum()
     inverse = _inverse_slope(z, gradient, w)
@@ -271,26 +284,26 @@ def _center(z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> tuple[np.
 
 
 def _inverse_slope(z: np.ndarray, gradient: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The inverse of the matrix that gradients are regressed on weighted points by, made definite."""
+    """Inverse of the slope of a weighted regression of gradients on points, made positive definite."""
     count, dim = z.shape
-    # no few points lead the regression, and none is left out
+    # bounded weights, so that no few points dominate the regression and every point counts
     root = np.sqrt(np.minimum(w, 3.0 / count) + 0.2 / count)[:, None]
     design = np.concatenate([z, np.ones((count, 1))], axis=1)
     design, gradient = design * root, gradient * root
-    # normal equations: in these coordinates points are about standard normal
+    # normal equations are accurate, as points are about standard normal in these coordinates
     slope = np.linalg.solve(design.T @ design, design.T @ gradient)[:dim]
     values, vectors = np.linalg.eigh((slope + slope.T) / 2.0)
     return np.asarray((vectors / np.maximum(values, _LEAST_CURVATURE)) @ vectors.T)
 
 
 def _between(before: Main, fit: tuple[np.ndarray, np.ndarray], kept: float) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and scale between those of the component before and a fit's."""
+    """Mean and scale interpolated between the previous component and a fit."""
     mean, cov = fit
     return kept * before.mean + (1.0 - kept) * mean, kept * before.scale + (1.0 - kept) * cov
 
 
 def _inefficiency(found: Weighing, chosen: np.ndarray, log_density: np.ndarray) -> float:
-    """The mean of pi / q over draws of pi: one over the efficiency of q, from some of the points."""
+    """One over the efficiency of a proposal q: the mean of pi / q over draws of pi, estimated from chosen points."""
     chosen = chosen & np.isfinite(found.log_weight)
     log_w = found.log_weight[chosen]
     log_pi = -found.rise[chosen] - (logsumexp(log_w) - np.log(log_w.size))

@@ -1,4 +1,4 @@
-"""The default: the first of the methods by sums whose draws are certified."""
+"""The default method: importance sampling with ChEES as fallback."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .start import Start
 
 @dataclass(frozen=True, kw_only=True)
 class Auto(BySums):
-    """`Importance()`, and where its draws are not certified, `ChEES()`, which begins at what was found before.
+    """`Importance()`, or `ChEES()` started from its points if they are not certified.
 
-    The run says in `run.settings["chosen"]` which of them drew, and why.
+    `run.settings["chosen"]` has the method of the draws and the reason.
     """
 
     @property
@@ -27,19 +27,19 @@ class Auto(BySums):
         return Importance(), ChEES()
 
     def title(self, job: Job) -> str:
-        """Both names."""
+        """Both method names."""
         return " or ".join(type(method).__name__ for method in self._methods)
 
     def doubles(self, dim: int) -> int:
-        """Those of the method that holds fewer."""
+        """The smaller number of the two methods."""
         return min(method.doubles(dim) for method in self._methods)
 
     def draw(self, session: Session, start: Start | None = None) -> Result:
-        """The draws, certified already."""
+        """The draws of `certified`."""
         return self.certified(session, start)
 
     def forecast(self, session: Session) -> SumsForecast:
-        """The first forecast without a doubt, or the last."""
+        """The first forecast without `doubt`, or the last one."""
         for method in self._methods:
             found = method.forecast(session)
             if not found.doubt:
@@ -47,7 +47,7 @@ class Auto(BySums):
         return found
 
     def certified(self, session: Session, start: Start | None = None) -> Result:
-        """The draws of the first method whose certificate holds, or of the last."""
+        """The draws of the first method whose certificate holds, or of the last method."""
         reasons: list[str] = []
         kept: Result | None = None
         *_, last = self._methods
@@ -58,19 +58,17 @@ class Auto(BySums):
             except KeyboardInterrupt:
                 if kept is None:
                     raise
-                # what was drawn before is not certified, and better than nothing
-                return replace(kept, chosen="; ".join([*reasons, f"{name} was interrupted before it had drawn"]))
+                return replace(kept, chosen="; ".join([*reasons, f"{name} was interrupted before its first draw"]))
             except NotIdentifiedError:
                 raise
             except ArithmeticError as error:
                 if method == last:
                     raise
-                reasons.append(f"{name} did not begin: {error}")
+                reasons.append(f"{name} failed: {error}")
                 following = type(self._methods[place]).__name__
-                # what is next may take long
-                warnings.warn(f"{reasons[-1]}; {following} goes on, by many sums", stacklevel=5)
+                warnings.warn(f"{reasons[-1]}; falling back to {following}, which needs many more sums", stacklevel=5)
                 continue
-            # what integrals over latents are off, they are off for all methods
+            # errors of integrals over latents are the same for all methods
             if INTERRUPTED in found.failed or found.failed in ([], [INTEGRATION]) or method == last:
                 break
             reasons.append(f"{name} is not certified: {found.certificate.why}")

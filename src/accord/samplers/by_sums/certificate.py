@@ -1,4 +1,4 @@
-"""The certificate of weighted points: whether what they say of the posterior may be believed."""
+"""The certificate of weighted points: checks of the weights, the tails and the search for other modes."""
 
 from __future__ import annotations
 
@@ -18,40 +18,49 @@ from .mode_search import LANDINGS, Lines, Search, Skeleton
 from .proposal import Mixture
 from .weighing import Weighing
 
-# Largest Pareto k of weights: their variance is finite below it.
+# Largest Pareto k of the weights: their variance is finite below it.
 _K_WEIGHTS = 0.5
-# Share of the effective draws asked for that is enough.
+# Least share of the requested effective draws.
 ENOUGH = 0.9
-# Chance that a true set of weights is refused by all tests of a kind together.
+# Probability that a test, over all its parameters, refuses correct weights.
 _FALSE_ALARM = 1e-4
-# Points that are moved, the leapfrog steps, and their length in standard deviations for one dimension.
-MOVED, _STEPS, _LENGTH = LANDINGS, 3, 0.8
-# The share of moves to be accepted, how much shorter they become where fewer are, and how often: a posterior's widest
-# parts say nothing of its narrow ones.
-_ACCEPTED, _SHORTER, _TRIES = 0.2, 0.25, 5
-# Sums that the moves take where most are accepted.
+# Number of test moves.
+MOVED = LANDINGS
+# Leapfrog steps of a test move.
+_STEPS = 3
+# Length of a leapfrog step in one dimension, in standard deviations.
+_LENGTH = 0.8
+# Least acceptance rate of the test moves.
+_ACCEPTED = 0.2
+# Factor by which steps are shortened if fewer moves are accepted.
+_SHORTER = 0.25
+# Most attempts with shorter steps: steps for the wide parts of a posterior are too long for its narrow ones.
+_TRIES = 5
+# Sums of the test moves at the first step length.
 MOVES = _STEPS + 1
-# A shift of a mean in standard deviations, or of a standard deviation relative to itself, that matters.
+# Largest shift of a mean, in standard deviations, or relative change of a standard deviation that is negligible.
 _MATTERS = 0.1
 # Effective draws of a batch below which it is not compared.
 _FEWEST_EFFECTIVE = 100.0
 # Distances at which the probability of noticing another mode is stated, in standard deviations.
 _SEARCHED = (4.0, 6.0, 8.0, 12.0, 20.0)
-# Times the largest weight of a point that a moved point may have, and the name of the check.
-_NOVEL, PLACES = 10.0, "places not proposed"
+# Largest ratio of the weight of a moved point to the largest weight of a proposed one.
+_MISSED_RATIO = 10.0
+# Name of the check with this limit.
+MISSED = "missed regions"
 
 
 class Moved(NamedTuple):
-    """Points drawn by their weights, moved by an exact Metropolis step.
+    """Points resampled by their weights, moved by an exact Metropolis step.
 
     Parameters
     ----------
     start, end
-        Before and after, where the points are about standard normal; shape (point, dim).
+        Points before and after the move, in coordinates in which they are about standard normal, (point, dim).
     rate
-        The share that was accepted.
+        Acceptance rate.
     points, log_weight
-        The ends in the coordinates of the weighing, (point, dim), and their log weights there, (point,).
+        The ends in the coordinates of `Weighing`, (point, dim), and their log weights, (point,).
     """
 
     start: np.ndarray
@@ -69,16 +78,16 @@ def certify(
     search: Search,
     skeleton: Skeleton,
 ) -> tuple[Certificate, Moved | None]:
-    """All checks of some weighted points, and the points that were moved for them, which takes `MOVES` sums.
+    """The certificate, and the test moves (`MOVES` sums) if all other checks pass, else None.
 
     Parameters
     ----------
     session, place
         Sums over the network, and the coordinates of the points.
     found
-        The points.
+        The weighted points.
     lines, search, skeleton
-        F along half-lines, what was found of other modes, and what followed slow half-lines.
+        F along half-lines, the search for other modes, and the components along slow half-lines.
     """
     names = session.job.post.unconstrained_names
     checks = [
@@ -86,51 +95,51 @@ def certify(
         *tails(found, place, names),
         _batches(found, place, names),
         followed(skeleton),
-        _looked(lines, search),
+        _mode_search(lines, search),
     ]
-    # what the weights do not pass is not worth sums
+    # test moves of refused weights would waste sums
     if not all(check.holds for check in checks):
         return Certificate(tuple(checks)), None
     moved = _move(session, place, found, lines.at_origin)
-    return Certificate((*checks, *_stayed(moved), _novel(moved, found))), moved
+    return Certificate((*checks, *_unchanged(moved), _missed(moved, found))), moved
 
 
 def tails(found: Weighing, place: Coordinates, names: Sequence[str]) -> tuple[Check, Check]:
-    """Whether the weights have error bars, and whether second moments by them have."""
+    """Checks of the tail of the weights and of second moments."""
     return _weights(found), _squares(found, place, names)
 
 
 def _enough(found: Weighing, target: float) -> Check:
     allowed = ENOUGH * target
-    text = f"{found.effective:.0f} effective draws of {found.weight.size} points, {allowed:.0f} are due"
+    text = f"{found.effective:,.0f} effective draws from {found.weight.size:,} points (at least {allowed:,.0f} needed)"
     holds = bool(found.effective >= allowed)
-    remedy = "" if holds else ": the proposals do not fit the posterior; another parametrisation, or a chain, does"
+    remedy = "" if holds else ": the proposals do not fit the posterior, try another parametrisation or ChEES()"
     return Check("effective draws", found.effective, allowed, holds, text + remedy)
 
 
 def _weights(found: Weighing) -> Check:
     k = pareto(found.log_weight)
     holds = bool(k <= _K_WEIGHTS)
-    tail = "the weights have no tail" if k == -np.inf else f"Pareto k of the weights is {k:.2f}"
-    text = f"{tail}, the largest is {found.weight.max():.3g} times their mean"
-    remedy = "" if holds else f" (k above {_K_WEIGHTS} is too heavy a tail for error bars): draws miss a tail"
+    tail = "weights without a tail" if k == -np.inf else f"Pareto k of the weights is {k:.2f} (at most {_K_WEIGHTS})"
+    text = f"{tail}, the largest weight is {found.weight.max():.3g} times the mean weight"
+    remedy = "" if holds else ": the weights have infinite variance, the proposals miss a tail of the posterior"
     return Check("weights", k, _K_WEIGHTS, holds, text + remedy)
 
 
 def _squares(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check:
-    """The Pareto k of what a second moment adds up, for each parameter of the user."""
+    """Whether second moments have a finite mean: Pareto k of their terms, for each parameter of the user."""
     apart = (found.points - found.moments()[0]) @ place.factor.T
     with np.errstate(divide="ignore"):
         ks = np.array([pareto(found.log_weight + 2.0 * np.log(np.abs(column))) for column in apart.T])
     worst = int(np.argmax(ks))
     holds = bool(ks[worst] <= SQUARES_K)
-    text = f"Pareto k of the second moments is {ks[worst]:.2f} at most, for {names[worst]}"
-    remedy = "" if holds else f" (above {SQUARES_K}): its standard deviation rests on a few points"
+    text = f"largest Pareto k of the second moments is {ks[worst]:.2f} (at most {SQUARES_K}), for {names[worst]}"
+    remedy = "" if holds else ": its standard deviation depends on a few points"
     return Check("second moments", float(ks[worst]), SQUARES_K, holds, text + remedy)
 
 
 def _batches(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check:
-    """How far batches, each weighed by its own proposal alone, are from all points, in Monte Carlo errors."""
+    """Whether moments of each batch, weighted by its own proposal alone, agree with the moments of all points."""
     mean, cov = found.moments()
     sd = np.sqrt(np.diagonal(place.factor @ cov @ place.factor.T))
     worst, where, compared = 0.0, 0, 0
@@ -141,7 +150,7 @@ def _batches(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check
         log_w = -batch.rise - batch.proposal.log_density(points)
         w = np.exp(log_w - log_w.max())
         w = w / w.sum()
-        # where a batch has no error bars it cannot be compared
+        # the moments of this batch have no usable standard error
         if 1.0 / np.square(w).sum() < _FEWEST_EFFECTIVE or pareto(log_w) > _K_WEIGHTS:
             continue
         compared += 1
@@ -151,53 +160,54 @@ def _batches(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check
         z = np.abs(apart) / np.sqrt(np.square(w) @ np.square(features - apart))
         if z.max() > worst:
             worst, where = float(z.max()), int(z.argmax()) % len(names)
-    # a batch is a part of what it is compared with, which only brings them closer
+    # conservative: the batch is among the points with which it is compared
     allowed = float(scipy.stats.norm.isf(_FALSE_ALARM / (4 * len(names) * max(1, compared)))) + 1.0
     holds = worst <= allowed
     text = (
-        f"moments of {compared} batches are {worst:.1f} Monte Carlo errors from all points', at most in {names[where]}"
+        f"moments of {compared} batches differ from the moments of all points by at most {worst:.1f} Monte Carlo "
+        f"errors (limit {allowed:.1f}), in {names[where]}"
     )
-    return Check("batches", worst, allowed, holds, text + ("" if holds else f" (above {allowed:.1f})"))
+    return Check("batches", worst, allowed, holds, text + ("" if holds else ": the batches contradict one another"))
 
 
 def followed(skeleton: Skeleton) -> Check:
-    """Whether the skeleton came to where no mass is left."""
-    text = f"slow half-lines were followed until F had risen by {skeleton.reached:.3g}"
+    """Whether the searches along slow half-lines reached negligible density."""
+    text = f"a tail search ended where F had risen by only {skeleton.reached:.3g}"
     if skeleton.reached == np.inf:
-        text = "all slow half-lines were followed to where no mass is left"
-    remedy = "" if skeleton.whole else ", which leaves mass beyond: the posterior's tail there is too heavy"
-    return Check("slow tails", skeleton.reached, np.inf, skeleton.whole, text + remedy)
+        text = "all tail searches reached negligible density"
+    remedy = "" if skeleton.whole else ": the posterior has a tail too heavy to follow"
+    return Check("tail searches", skeleton.reached, np.inf, skeleton.whole, text + remedy)
 
 
-def _looked(lines: Lines, search: Search) -> Check:
-    """How likely the look notices another mode, how many searches it began, and whether the last found no new mode."""
+def _mode_search(lines: Lines, search: Search) -> Check:
+    """Whether the search for modes is complete, with its number of searches and its probability of noticing a mode."""
     chances = [min(lines.chance(distance, width) for distance in _SEARCHED) for width in (1.0, 0.5)]
-    where = f"between {_SEARCHED[0]:.0f} and {_SEARCHED[-1]:.0f} sds away"
+    where = f"{_SEARCHED[0]:.0f} to {_SEARCHED[-1]:.0f} sds away"
     text = (
-        f"{len(lines.directions)} half-lines and {lines.scattered} scattered points notice a mode of the same shape "
-        f"and mass {where} with probability {_floored(chances[0])} or more, and a mode half as wide with "
-        f"{_floored(chances[1])} or more"
+        f"{len(lines.directions)} half-lines and {lines.scattered} scattered points notice another mode of the same "
+        f"shape and mass, {where}, with probability {_floored(chances[0])} or more, and a mode half as wide with "
+        f"probability {_floored(chances[1])} or more"
     )
     if not lines.convex:
         count = len(lines.starts)
-        text += f"; {count} searches from where F is not convex found {len(search.modes)} more modes"
+        text += f"; {count} searches from points where F is not convex found {len(search.modes)} more modes"
         if count == lines.most_starts:
-            text += " (a larger Importance(search=...) begins more searches)"
-    remedy = "" if search.whole else ": there are still more modes, and no draws of them; use ChEES()"
+            text += " (a larger Importance(search=...) allows more searches)"
+    remedy = "" if search.whole else ": more modes remain, and the draws miss them. Use ChEES()"
     return Check("other modes", float(len(search.modes)), np.inf, search.whole, text + remedy)
 
 
 def _floored(chance: float) -> str:
-    """A probability to two digits, never above the probability itself."""
+    """A probability to two digits, rounded down."""
     return f"{np.floor(chance * 100.0) / 100.0:.2f}"
 
 
 def _move(session: Session, place: Coordinates, found: Weighing, at_origin: float) -> Moved:
-    """Points drawn by their weights, moved by an exact Metropolis step: they must stay what they are."""
+    """Resample points by their weights and move them by a Metropolis step that leaves the posterior invariant."""
     numbers = generator(session.job.seed, "moves", len(found.batches))
     mean, cov = found.moments()
     inner = Coordinates(mean, np.linalg.cholesky(cov))
-    # systematic: each point as often as its weight says, up to less than one
+    # systematic resampling
     edges = (np.arange(MOVED) + numbers.random()) / MOVED
     chosen = np.searchsorted(np.cumsum(found.weight) / found.weight.sum(), edges).clip(0, found.weight.size - 1)
     start = inner.inverse(found.points[chosen])
@@ -228,7 +238,7 @@ def _leapfrog(
     there: tuple[np.ndarray, np.ndarray],
     step: float,
 ) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Positions and velocities some steps on, (point, dim), and F's values and gradients there; one sum a step."""
+    """Positions and velocities after `_STEPS` steps, (point, dim), and F and its gradients there; one sum per step."""
     with np.errstate(all="ignore"):
         for _ in range(_STEPS):
             v = v - step / 2.0 * there[1]
@@ -238,8 +248,8 @@ def _leapfrog(
     return z, v, there
 
 
-def _stayed(moved: Moved) -> list[Check]:
-    """Whether means, sds and tails are where they were, each in Monte Carlo errors of its change."""
+def _unchanged(moved: Moved) -> list[Check]:
+    """Whether the test moves left means, standard deviations and tails unchanged, up to Monte Carlo error."""
     features = {
         "means after moves": lambda z: z,
         "sds after moves": lambda z: np.square(z) / 2.0,
@@ -254,20 +264,21 @@ def _stayed(moved: Moved) -> list[Check]:
         bad = (z > allowed) & (np.abs(shift) > _MATTERS)
         worst = int(np.argmax(np.where(bad, z, 0.0))) if bad.any() else int(np.argmax(z))
         text = (
-            f"{len(change)} points moved by Metropolised steps (accepted {moved.rate:.0%}) are {shift[worst]:+.2g} sds "
-            f"away, {z[worst]:.1f} Monte Carlo errors, at most"
+            f"{len(change)} Metropolis test moves ({moved.rate:.0%} accepted) shift {name.split()[0]} by "
+            f"{shift[worst]:+.2g} sds, {z[worst]:.1f} Monte Carlo errors (limit {allowed:.1f}, or {_MATTERS:g} sds)"
         )
-        remedy = f" (above {allowed:.1f}): the weights are not the posterior's" if bad.any() else ""
+        remedy = ": the weights are not the posterior's" if bad.any() else ""
         tried = moved.rate >= _ACCEPTED
         if not tried:
-            remedy = f" (fewer than {_ACCEPTED:.0%} were accepted, however short): nothing was tried"
+            remedy = f": no test, as fewer than {_ACCEPTED:.0%} of the moves were accepted at any step length"
         made.append(Check(name, float(z[worst]), allowed, tried and not bad.any(), text + remedy))
     return made
 
 
-def _novel(moved: Moved, found: Weighing) -> Check:
-    """Whether moved points came to where the proposals are thin."""
+def _missed(moved: Moved, found: Weighing) -> Check:
+    """Whether the test moves reached regions that the proposals miss."""
     most = float(np.exp(np.clip(moved.log_weight.max() - found.log_weight.max(), -700, 700)))
-    holds = most <= _NOVEL
-    text = f"moved points would weigh at most {most:.2g} times the heaviest proposed point, {_NOVEL:.0f} is allowed"
-    return Check(PLACES, most, _NOVEL, holds, text + ("" if holds else ": they came to where the proposals are thin"))
+    holds = most <= _MISSED_RATIO
+    text = f"test moves found {'no' if holds else 'a'} region that the proposals missed"
+    ratio = f"largest weight ratio {most:.2g}, limit {_MISSED_RATIO:.0f}"
+    return Check(MISSED, most, _MISSED_RATIO, holds, f"{text} ({ratio})")

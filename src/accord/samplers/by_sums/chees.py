@@ -1,4 +1,4 @@
-"""ChEES-HMC by sums: an exact Markov chain for posteriors that importance sampling does not fit."""
+"""`ChEES`: Hamiltonian Monte Carlo by sums, the fallback for posteriors that importance sampling does not fit."""
 
 from __future__ import annotations
 
@@ -19,61 +19,63 @@ from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
 from ..session import Job, Session
 from .evaluations import NOWHERE, slopes
-from .lockstep import Ask, LockstepState, begin, nested_rhat, transition
+from .lockstep import Evaluate, LockstepState, begin, nested_rhat, transition
 from .method import BySums, Result, SumsForecast, fastest
 from .start import Start, start_without_points
 
-# Chains that begin at one place: what is between such groups and not within them is not forgotten yet.
+# Chains per group. The chains of a group start at one point, for nested R-hat.
 _GROUP = 8
-# Parts of their distance from the origin at which chains begin where none of them has a density.
+# Factors by which starts are moved towards the origin if none of them has a density.
 _NEARER = (0.3, 0.1, 0.03, 0.01)
-# Parameters that are shown of a position without density.
+# Most parameters in messages about a position without density.
 _SHOWN = 6
-# Transitions at least, and between two looks at what there is.
+# Fewest transitions after warm-up, and between two evaluations of the checks.
 _FEWEST = 16
-# Largest nested R-hat, and the smallest share of the effective draws asked for.
-_RHAT, _ENOUGH = 1.01, 0.9
-# Share of trajectories that may diverge: those of posteriors that are right have none, and a few hide a tail.
+# Largest nested R-hat.
+_RHAT = 1.01
+# Least share of the requested effective draws.
+_ENOUGH = 0.9
+# Largest share of divergent trajectories.
 _DIVERGED = 1e-4
-# Smallest fraction of energy that a transition's momentum must bring in.
+# Least energy fraction (E-BFMI).
 _ENERGY = 0.3
-# Share of the weight of earlier points that may be where no chain came.
+# Largest weight of earlier points in regions that no chain visited.
 _UNVISITED = 0.002
-# Share of the variance of earlier points that may be there, which makes an sd a twentieth too small, and times the
-# chains' sd that the points' may be: their weights are what was not certified.
-_UNSEEN, _WIDER = 0.1, 2.0
-# Chance that true draws are refused by the test of Stein's identity.
+# Largest share of the variance of earlier points in these regions, which makes an sd 5% too small.
+_UNSEEN = 0.1
+# Largest ratio of the sd of earlier points to the chains' sd. Large, as the weights of these points are not certified.
+_WIDER = 2.0
+# Probability that the test of Stein's identity refuses correct draws.
 _FALSE_ALARM = 1e-4
-# Errors of the identity that do not matter.
+# Largest error of Stein's identity that is negligible.
 _MATTERS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChEES(BySums):
-    """Hamiltonian Monte Carlo of many chains in lockstep, whose every leapfrog step is one sum of all chains.
+    """Hamiltonian Monte Carlo of many chains in lockstep, with one sum per leapfrog step of all chains.
 
-    From agent i: f_i and grad f_i at the positions of all chains, summed over a tree of the network. All agents hold
-    the same chains. Step size, trajectory length (by the ChEES criterion) and scale are found by all chains together in
-    warm-up; after it every transition is an exact Metropolis transition, so that draws have no bias whatever the step.
+    From agent i: f_i and grad f_i at the positions of all chains, summed over a spanning tree of the network. All
+    agents have the same chains. Warm-up adapts step size, trajectory length (by the ChEES criterion) and scale from all
+    chains together. After it every transition is an exact Metropolis transition, so draws have no bias at any step.
 
     Not from the papers: Hoffman, Radul & Sountsov (2021), "An Adaptive-MCMC Scheme for Setting Trajectory Lengths in
-    Hamiltonian Monte Carlo"; convergence by nested R-hat (Margossian et al. 2024, arXiv 2110.13017).
+    Hamiltonian Monte Carlo". Convergence by nested R-hat (Margossian et al. 2024, arXiv 2110.13017).
 
     Parameters
     ----------
     lockstep
-        Chains that move together, >= 16; rounded up to a multiple of the run's chains, each of which is made of as many
-        of them, one after another.
+        Chains in lockstep, >= 16, rounded up to a multiple of 8 times the run's chains. A chain of the run is the
+        concatenation of equally many of them.
     warmup
-        Transitions that adapt, >= 0.
+        Adapting transitions, >= 0.
     max_transitions
-        Transitions after warm-up, >= 1. It ends with what there is as soon as more would be needed for the draws that
-        are asked for.
+        Most transitions after warm-up, >= 1. Sampling ends early if the draws would need more.
 
     Raises
     ------
     ValueError
-        A number out of its range.
+        A number is out of its range.
     """
 
     lockstep: int = 128
@@ -86,117 +88,117 @@ class ChEES(BySums):
         whole_number("max_transitions", self.max_transitions, 1)
 
     def doubles(self, dim: int) -> int:
-        """Positions and gradients, one by one and stacked, positions and their squares side by side, and F."""
+        """Numbers per draw: positions and gradients, each twice, positions and squares for diagnostics, and F."""
         return 6 * dim + 1
 
     def lockstep_chains(self, chains: int) -> int:
-        """Chains that move together, for a run of so many: a multiple of these, in whole groups."""
+        """Number of chains in lockstep for a run of `chains` chains: a multiple of 8 times this number."""
         return -(-self.lockstep // (chains * _GROUP)) * chains * _GROUP
 
     def draw(self, session: Session, start: Start | None = None) -> Result:
-        """Move chains from a start, or from the mode, and certify them."""
-        session.stage("start")
+        """Run chains from `start`, or from the mode, and check them."""
+        session.stage("finding starts")
         start = start_without_points(session) if start is None else start
         found, job = self.walk(session, start), session.job
-        # a chain of the run is several in lockstep, one after another, each thinned to its part
+        # a chain of the run is the concatenation of several thinned chains in lockstep
         count, length = found.positions.shape[:2]
         own = -(-job.draws // (count // job.chains))
-        taken = np.unique(np.linspace(0, length - 1, own).round().astype(int))
-        z = found.positions[:, taken].reshape(job.chains, -1, job.post.dim)[:, : job.draws]
-        acceptance = np.broadcast_to(found.acceptance[taken], (count, taken.size))
+        chosen = np.unique(np.linspace(0, length - 1, own).round().astype(int))
+        z = found.positions[:, chosen].reshape(job.chains, -1, job.post.dim)[:, : job.draws]
+        acceptance = np.broadcast_to(found.acceptance[chosen], (count, chosen.size))
         acceptance = acceptance.reshape(job.chains, -1)[:, : job.draws]
         x = start.place.origin + z @ start.place.factor.T
-        log_density = -found.values[:, taken].reshape(job.chains, -1)[:, : job.draws]
+        log_density = -found.values[:, chosen].reshape(job.chains, -1)[:, : job.draws]
         statistics = {"acceptance_rate": acceptance, "lp": log_density}
         return Result(self, x, statistics, found.certificate, start=start)
 
     def forecast(self, session: Session) -> SumsForecast:
-        """Look for the start as a run does, and move as many chains on a standard normal posterior, over no network.
+        """Find the start, and count the sums of as many chains on a standard normal posterior in this process.
 
-        Its sums are counted. A posterior that is not Gaussian takes more.
+        Other posteriors need more sums.
         """
         job, count = session.job, self.lockstep_chains(session.job.chains)
         start_without_points(session.fresh())
         began = time.perf_counter()
-        looked = session.fresh()
-        start = start_without_points(looked)
-        seconds, spent = time.perf_counter() - began, looked.traffic
+        fresh = session.fresh()
+        start = start_without_points(fresh)
+        seconds, spent = time.perf_counter() - began, fresh.traffic
         self._on_a_normal(job)
         began = time.perf_counter()
         normal, doubt = self._on_a_normal(job)
-        # what all agents do alike, and sums that take next to nothing
+        # the computations of the chains, with sums that take no time
         seconds += time.perf_counter() - began
         z = start.positions(count, job.seed)
         seconds += normal * fastest(lambda: slopes(session, start.place, z))
         spent += total_traffic(job.network, count * (1 + job.post.dim), normal)
         spent += Traffic(gradient_rows=normal * count * job.post.sizes)
-        basis = f"{count} chains on the nearest Gaussian; what is not Gaussian takes more"
+        basis = f"{count} chains on the nearest Gaussian, other posteriors need more sums"
         return SumsForecast(self, Cost.of(spent, seconds), basis, doubt)
 
     def _on_a_normal(self, job: Job) -> tuple[int, str]:
-        """Sums that the chains take on a standard normal posterior, and why they are not certified there."""
+        """Sums of the chains on a standard normal posterior, and why their certificate fails (empty if it holds)."""
         dim = job.post.dim
         post = models.quadratic(np.eye(dim)[None], np.zeros((1, dim)))
         session = Session(Job(post, Network.empty(1), job.draws, job.chains, job.seed))
         start = Start(Coordinates(np.zeros(dim), np.eye(dim)), np.zeros((0, dim)))
         certificate = self.walk(session, start).certificate
-        return session.traffic.sums, "" if certificate.holds else f"on a Gaussian already, {certificate.why}"
+        return session.traffic.sums, "" if certificate.holds else f"even on a Gaussian, {certificate.why}"
 
     def walk(self, session: Session, start: Start) -> Chains:
-        """Move chains until they are worth the draws that are asked for, or the transitions are over.
+        """Run chains until their certificate holds, or cannot hold within `max_transitions`.
 
-        A `KeyboardInterrupt` once there are draws ends the chains.
+        A `KeyboardInterrupt` after the first draw ends the chains.
         """
         seed, target = session.job.seed, session.job.target
         names, count = session.job.post.unconstrained_names, self.lockstep_chains(session.job.chains)
 
-        def ask(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return slopes(session, start.place, z)
 
-        state = _begun(ask, start, count, seed)
+        state = _begun(evaluate, start, count, seed)
         while state.transition < self.warmup:
             session.stage(
-                f"warm-up of {count} chains, {state.transition} of {self.warmup} transitions "
-                f"in {session.traffic.sums} sums"
+                f"warm-up of {count} chains, {state.transition} of {self.warmup} transitions, "
+                f"{session.traffic.sums} sums"
             )
-            state = transition(ask, state, seed=seed, warmup=self.warmup)
-        taken: list[LockstepState] = []
+            state = transition(evaluate, state, seed=seed, warmup=self.warmup)
+        states: list[LockstepState] = []
         due = max(_FEWEST, -(-target // count))
         while True:
             try:
-                while len(taken) < min(due, self.max_transitions):
-                    session.stage(f"{count} chains, {len(taken)} of {due} transitions in {session.traffic.sums} sums")
-                    state = transition(ask, state, seed=seed, warmup=self.warmup)
-                    taken.append(state)
+                while len(states) < min(due, self.max_transitions):
+                    session.stage(f"{count} chains, {len(states)} of {due} transitions, {session.traffic.sums} sums")
+                    state = transition(evaluate, state, seed=seed, warmup=self.warmup)
+                    states.append(state)
             except KeyboardInterrupt:
-                if not taken:
+                if not states:
                     raise
-                return _stacked(taken)._replace(certificate=interrupted("chains"))
-            drawn = _stacked(taken)
-            # widths need more draws than places do where tails are slow
+                return _stacked(states)._replace(certificate=interrupted("chains"))
+            drawn = _stacked(states)
+            # squares too, as standard deviations need more draws than means if tails mix slowly
             features = np.concatenate(
                 [drawn.positions, np.square(drawn.positions - drawn.positions.mean((0, 1)))], axis=2
             )
             effective = float(np.nan_to_num(diagnostics(features)[0]).min())
             lost = state.divergences - state.warmup_divergences
-            diverged = lost / (count * len(taken))
-            # the largest errors come first: other draws than the posterior's, then slow chains, then too few draws
+            diverged = lost / (count * len(states))
+            # gravest errors first: draws of another distribution, then slow chains, then too few draws
             checks = (
-                _supported(drawn, start, names),
+                _support(drawn, start, names),
                 _stein(drawn, names),
-                _everywhere(drawn, start),
-                _calm(diverged),
-                _energetic(drawn),
-                _enough(effective, target),
-                _forgotten(features, count // _GROUP, names),
+                _unvisited(drawn, start),
+                _divergences(diverged),
+                _energy_fraction(drawn),
+                _effective_draws(effective, target),
+                _rhat(features, count // _GROUP, names),
             )
             certificate = Certificate(checks)
-            hopeless = len(taken) * target > max(effective, 1.0) * self.max_transitions
-            # more have diverged than all transitions together may
+            hopeless = len(states) * target > max(effective, 1.0) * self.max_transitions
+            # more divergences than the limit for all transitions
             hopeless = hopeless or lost > _DIVERGED * count * self.max_transitions
-            if certificate.holds or hopeless or len(taken) >= self.max_transitions:
+            if certificate.holds or hopeless or len(states) >= self.max_transitions:
                 return drawn._replace(certificate=certificate)
-            # as many more as are missing, but no more than there are: what little is known is uncertain
+            # at most doubled, as a forecast from few draws is uncertain
             due = min(2 * due, max(due + _FEWEST, int(1.1 * due * target / max(effective, 1.0))))
 
 
@@ -206,13 +208,13 @@ class Chains(NamedTuple):
     Parameters
     ----------
     positions
-        In the coordinates of the start, shape (chain, draw, dim).
+        Draws in the coordinates of the start, (chain, draw, dim).
     values, gradients
-        F there, (chain, draw), and its gradients, like the positions.
+        F at the draws, (chain, draw), and its gradients, (chain, draw, dim).
     acceptance
-        Of each transition, (draw,).
+        Mean acceptance probability of each transition, (draw,).
     certificate
-        What was checked.
+        The checks.
     """
 
     positions: np.ndarray
@@ -222,118 +224,119 @@ class Chains(NamedTuple):
     certificate: Certificate
 
 
-def _begun(ask: Ask, start: Start, count: int, seed: int) -> LockstepState:
-    """The state of the chains at positions where the posterior has a density, as far as a start has some."""
+def _begun(evaluate: Evaluate, start: Start, count: int, seed: int) -> LockstepState:
+    """The first state of the chains, at positions with a positive density if there are any."""
     positions = np.repeat(start.positions(count // _GROUP, seed), _GROUP, axis=0)
-    state = begin(ask, positions, seed)
+    state = begin(evaluate, positions, seed)
     astray = state.values >= NOWHERE
     for share in _NEARER:
         if not astray.all():
             break
-        # the posterior may be cut off near its mode
+        # the posterior may be truncated near its mode
         positions = share * positions
-        state = begin(ask, positions, seed)
+        state = begin(evaluate, positions, seed)
         astray = state.values >= NOWHERE
     if astray.any() and not astray.all():
-        # a chain that begins where there is no mass would stay there: it begins where another one does
+        # a chain would not leave a region without mass, so it takes another chain's start
         positions = positions[np.resize(np.flatnonzero(~astray), count)]
-        state = begin(ask, positions, seed)
+        state = begin(evaluate, positions, seed)
     return state
 
 
-def _stacked(taken: list[LockstepState]) -> Chains:
-    positions = np.stack([state.positions for state in taken], axis=1)
-    gradients = np.stack([state.gradients for state in taken], axis=1)
-    values = np.stack([state.values for state in taken], axis=1)
-    return Chains(positions, values, gradients, np.array([state.acceptance for state in taken]), Certificate(()))
+def _stacked(states: list[LockstepState]) -> Chains:
+    positions = np.stack([state.positions for state in states], axis=1)
+    gradients = np.stack([state.gradients for state in states], axis=1)
+    values = np.stack([state.values for state in states], axis=1)
+    return Chains(positions, values, gradients, np.array([state.acceptance for state in states]), Certificate(()))
 
 
-def _enough(effective: float, target: int) -> Check:
+def _effective_draws(effective: float, target: int) -> Check:
     holds = effective >= _ENOUGH * target
-    text = f"{effective:.0f} effective draws of the slowest coordinate or square of one, {_ENOUGH * target:.0f} are due"
-    remedy = "" if holds else ": another parametrisation, or many more max_transitions"
+    text = (
+        f"{effective:,.0f} effective draws (at least {_ENOUGH * target:,.0f} needed), the least over all coordinates "
+        "and their squares"
+    )
+    remedy = "" if holds else ": try another parametrisation, or many more max_transitions"
     return Check("effective draws", effective, _ENOUGH * target, holds, text + remedy)
 
 
-def _forgotten(features: np.ndarray, groups: int, names: tuple[str, ...]) -> Check:
+def _rhat(features: np.ndarray, groups: int, names: tuple[str, ...]) -> Check:
     found = nested_rhat(features, groups)
     worst = int(np.nanargmax(found))
     of, worst = ("the square of " if worst >= len(names) else ""), worst % len(names)
     most = float(np.nanmax(found))
     holds = most <= _RHAT
-    text = f"nested R-hat is {most:.3f} at most, in {of}whitened coordinate {worst} ({names[worst]} and others)"
-    remedy = "" if holds else f" (above {_RHAT}): chains have not forgotten where they began; more warmup"
+    where = f"{of}whitened coordinate {worst} ({names[worst]} and others)"
+    text = f"largest nested R-hat is {most:.3f} (at most {_RHAT}), in {where}"
+    remedy = "" if holds else ": the chains still depend on their starts, use more warmup"
     return Check("nested R-hat", most, _RHAT, holds, text + remedy)
 
 
-def _supported(drawn: Chains, start: Start, names: tuple[str, ...]) -> Check:
-    """Whether all draws have a density."""
+def _support(drawn: Chains, start: Start, names: tuple[str, ...]) -> Check:
+    """Whether all draws have a positive density."""
     outside = drawn.values >= NOWHERE
     share = float(outside.mean())
-    text = f"{share:.1%} of the draws are where the posterior has no density"
+    text = f"{share:.1%} of the draws have a posterior density of zero"
     if share == 0:
         return Check("support", share, 0.0, True, text)
     first = start.place.origin + drawn.positions[outside][0] @ start.place.factor.T
     shown = ", ".join(f"{name} = {number:.3g}" for name, number in list(zip(names, first, strict=True))[:_SHOWN])
     remedy = (
-        f", as at {shown} (unconstrained): give bounds of parameters as constraints, and write a density that is "
-        "finite everywhere (log_ndtr in place of the log of a cdf)"
+        f", for example at {shown} (unconstrained): declare bounds of parameters as constraints, and write a log "
+        "density that is finite everywhere (log_ndtr instead of the log of a cdf)"
     )
     return Check("support", share, 0.0, False, text + remedy)
 
 
-def _calm(diverged: float) -> Check:
+def _divergences(diverged: float) -> Check:
     holds = diverged <= _DIVERGED
-    text = f"{diverged:.2%} of the trajectories diverged"
-    remedy = (
-        ""
-        if holds
-        else f" (above {_DIVERGED:.2%}): a part of the posterior is too narrow for the step, as a funnel's neck is"
-    )
+    text = f"{diverged:.2%} of the trajectories diverged (at most {_DIVERGED:.2%})"
+    remedy = "" if holds else ": a region of the posterior is too narrow for the step, such as the neck of a funnel"
     return Check("divergences", diverged, _DIVERGED, holds, text + remedy)
 
 
-def _energetic(drawn: Chains) -> Check:
-    """Whether momenta move the chains through all energies (Betancourt 2016): where F varies much more, they do not."""
+def _energy_fraction(drawn: Chains) -> Check:
+    """Whether momenta move the chains through all energies (E-BFMI; Betancourt 2016)."""
     dim = drawn.positions.shape[2]
     found = dim / (float(drawn.values.var()) + dim / 2.0)
     holds = found >= _ENERGY
-    text = f"the energy fraction (E-BFMI) is {found:.2f}"
+    text = f"the energy fraction (E-BFMI) is {found:.2f} (at least {_ENERGY})"
     remedy = (
         ""
         if holds
-        else f" (below {_ENERGY}): chains move too slowly from narrow parts to wide ones; a parametrisation "
-        "in which scales do not multiply parameters (non-centred, or centred where data is plenty) mends it"
+        else ": chains move too slowly between narrow and wide regions; use a parametrisation in which scales do not "
+        "multiply parameters (non-centred, or centred with much data)"
     )
-    return Check("energies", found, _ENERGY, holds, text + remedy)
+    return Check("energy fraction", found, _ENERGY, holds, text + remedy)
 
 
-def _everywhere(drawn: Chains, start: Start) -> Check:
-    """Whether chains came to where weighted points hold mass, or what a variance is made of."""
-    name = "places without chains"
+def _unvisited(drawn: Chains, start: Start) -> Check:
+    """Whether the chains visited the regions that hold the weight and the variance of earlier weighted points."""
+    name = "unvisited regions"
     if start.points is None or start.weight is None:
-        return Check(name, 0.0, 1.0, True, "no points are known that chains should have come to")
+        return Check(name, 0.0, 1.0, True, "no earlier points to compare with")
     low, high = drawn.positions.min(axis=(0, 1)), drawn.positions.max(axis=(0, 1))
     margin = (high - low) / 4.0
     outside = ((start.points < low - margin) | (start.points > high + margin)).any(axis=1)
     w = start.weight / start.weight.sum()
     share = float(w[outside].sum())
-    # a far place of little weight shows in the width that the points have
+    # a far region of little weight can have a large share of the variance
     squares = np.square(start.points - w @ start.points)
     spread = float(((w * outside) @ squares / (w @ squares)).max())
     wider = float(np.sqrt((w @ squares) / drawn.positions.var(axis=(0, 1))).max())
     most = max(share / _UNVISITED, spread / _UNSEEN, wider / _WIDER)
     holds = most <= 1.0
     text = (
-        f"{share:.2%} of the weight of points found before, and {spread:.0%} of their variance, is where no chain "
-        f"came; they are {wider:.2g} times as wide"
+        f"regions that no chain visited have {share:.2%} of the weight of earlier points (at most {_UNVISITED:.1%}) "
+        f"and {spread:.0%} of their variance (at most {_UNSEEN:.0%}), and the sd of the points is {wider:.2g} times "
+        f"the chains' (at most {_WIDER:g})"
     )
-    remedy = f" (above {_UNVISITED:.1%}, {_UNSEEN:.0%} or {_WIDER:g}): chains miss a part of the posterior"
+    remedy = ": the chains miss a part of the posterior"
     return Check(name, most, 1.0, holds, text + ("" if holds else remedy))
 
 
 def _stein(drawn: Chains, names: tuple[str, ...]) -> Check:
-    """Stein's identity, E[(z - m) dF/dz] = 1, for each coordinate: it needs no other draws to compare with."""
+    """Whether the draws satisfy Stein's identity, E[(z - m) dF/dz] = 1, in each coordinate."""
     from arviz_stats.base.array import array_stats
 
     apart = (drawn.positions - drawn.positions.mean(axis=(0, 1))) * drawn.gradients
@@ -345,8 +348,8 @@ def _stein(drawn: Chains, names: tuple[str, ...]) -> Check:
     worst = int(np.argmax(np.where(bad, z, 0.0))) if bad.any() else int(np.argmax(z))
     text = f"Stein's identity is off by {off[worst]:.2g}, {z[worst]:.1f} Monte Carlo errors, in coordinate {worst}"
     remedy = (
-        f" (above {allowed:.1f}): chains miss a part of the posterior, or its density is cut off at a bound that "
-        "constraints do not declare"
+        f" (above {allowed:.1f}): the chains miss a part of the posterior, or its density is truncated at a bound that "
+        "is not declared as a constraint"
         if bad.any()
         else ""
     )

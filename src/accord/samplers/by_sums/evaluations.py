@@ -1,4 +1,4 @@
-"""Evaluations of F in one sum: values, gradients and expansions at many points of coordinates."""
+"""Evaluations of F by one sum over the agents: values, gradients and expansions at many points."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from ...posterior.totals import of_rows
 from ..session import Session
 from .proposal import Drawn
 
-# The potential of a position that an agent finds no number for: beyond what any posterior gives mass to. Where a value
-# is as high as a part of it, an agent found none.
+# An agent's potential at positions at which it is not finite.
 _NO_MASS = 1e12
+# Sums of potentials from which on the density counts as 0: at least one agent returned `_NO_MASS`.
 NOWHERE = 1e11
-# Matrices that Newton's method holds beside the agents' own: the sum, scaled, its eigenvectors, and the next one.
+# Matrices of Newton's method in addition to the agents' Hessians: the sum, scaled, its eigenvectors, and the next one.
 _MATRICES = 4
 
 
 def values(session: Session, place: Coordinates | None, points: Float[np.ndarray, "point dim"] | Drawn) -> np.ndarray:
-    """F, (point,), at some points of coordinates, or of the user's; one sum."""
+    """F at points in the coordinates `place`, or in the posterior's own if None, shape (point,); one sum."""
     return np.asarray(session.totals(value_of, points=points, values=len(points), coordinates=place), np.float64)
 
 
 def slopes(
     session: Session, place: Coordinates | None, points: Float[np.ndarray, "point dim"] | Drawn
 ) -> tuple[np.ndarray, np.ndarray]:
-    """F and its gradient, (point,) and (point, dim), at some points of coordinates, or of the user's; one sum."""
+    """F and its gradient at points in the coordinates `place`, shapes (point,) and (point, dim); one sum."""
     numbers = np.asarray(session.totals(slope_of, points=points, gradients=len(points), coordinates=place), np.float64)
     return numbers[:, 0], numbers[:, 1:]
 
 
 class Expansions(NamedTuple):
-    """Expansions of F about some positions: value (position,), gradient (position, dim), Hessian (..., dim, dim)."""
+    """Second-order expansions of F: value (position,), gradient (position, dim), Hessian (position, dim, dim)."""
 
     value: np.ndarray
     gradient: np.ndarray
@@ -47,9 +47,9 @@ class Expansions(NamedTuple):
 
 
 def expansions(session: Session, place: Coordinates, points: Float[np.ndarray, "position dim"]) -> Expansions:
-    """F's value, gradient and Hessian at each of some positions; one sum of (dim + 1)(dim + 2) / 2 numbers each."""
+    """F's value, gradient and Hessian at each point; one sum of (dim + 1)(dim + 2) / 2 numbers per point."""
     count, dim = points.shape
-    # one after another: all Hessians at once would take memory
+    # one after another, as all Hessians at once may not fit in memory
     found = session.totals(
         expansion_of, _NO_MASS, points=points, at_once=1, gradients=count * (1 + dim), coordinates=place
     )
@@ -58,12 +58,12 @@ def expansions(session: Session, place: Coordinates, points: Float[np.ndarray, "
 
 
 def expand(session: Session, *positions: np.ndarray, coordinates: Coordinates | None = None) -> Expansion:
-    """The mean of F's expansions at some positions, each (dim,); one sum of (d + 1)(d + 2) / 2 numbers."""
+    """The mean of F's expansions at positions, each (dim,); one sum of (dim + 1)(dim + 2) / 2 numbers."""
     dim = positions[0].size
     require_hessians(dim, len(session.job.post.held))
     points, gradients = np.stack(positions), len(positions) * (1 + dim)
     if len(positions) == 1:
-        # by the program that expansions in coordinates have too, which takes seconds to compile
+        # shares a compiled program with `expansions`, which takes seconds to compile
         place = Coordinates(np.zeros(dim), np.eye(dim)) if coordinates is None else coordinates
         (found,) = session.totals(
             expansion_of, np.inf, points=points, at_once=1, gradients=gradients, coordinates=place
@@ -76,50 +76,50 @@ def expand(session: Session, *positions: np.ndarray, coordinates: Coordinates | 
 
 
 def require_hessians(dim: int, agents: int) -> None:
-    """Raise `ValueError` unless memory holds the Hessians of so many agents and what is made of their sum."""
+    """Raise `ValueError` unless the Hessians of this many agents and Newton's work arrays fit in memory."""
     require_matrices(
-        "Hessians of the agents here and what Newton's method makes of their sum",
+        "the agents' Hessians and the work arrays of Newton's method",
         dim,
         agents + _MATRICES,
-        f"they grow with the square of {dim:,} parameters; give all numbers of a method that walks, as DESGLD(1e-6)",
+        f"they grow with the square of {dim:,} parameters; use a round-based method with all numbers: DESGLD(1e-6)",
     )
 
 
 def unpacked(upper: np.ndarray, dim: int) -> np.ndarray:
-    """Symmetric matrices (..., dim, dim) from their upper halves, (..., number) as `np.triu_indices` orders them."""
+    """Symmetric matrices (..., dim, dim) from upper triangles (..., number) in the order of `np.triu_indices`."""
     rows, columns = np.triu_indices(dim)
     whole = np.zeros((*upper.shape[:-1], dim, dim))
     whole[..., rows, columns] = whole[..., columns, rows] = upper
     return whole
 
 
-# --- what agents add up ---
+# --- the agents' terms of the sums ---
 
 
 @of_rows
 def value_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, ""]:
-    """An agent's potential."""
+    """The potential of an agent."""
     return finite(potential.value(shard, x)[None], _NO_MASS)[0]
 
 
 @of_rows
 def slope_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
-    """An agent's potential and gradient."""
+    """The potential of an agent and its gradient."""
     value, gradient = potential.slope(shard, x)
     return finite(jnp.concatenate([value[None], gradient]), _NO_MASS)
 
 
 def finite(numbers: Float[Array, " number"], most: Float[Array, ""] | float) -> Float[Array, " number"]:
-    """A value and its derivatives; where one of them is no number, the value is `most` and there is no slope.
+    """Numbers clipped to [-most, most]. If one of them is not finite, the value is `most` and its derivatives are 0.
 
-    Masks carry no others. No number is larger than `most`; where that is infinite, numbers stay as they are.
+    Masked sums need finite numbers. With infinite `most` the numbers are unchanged.
     """
     nowhere = jnp.zeros_like(numbers).at[0].set(most)
     return jnp.where(jnp.isfinite(numbers).all() | jnp.isinf(most), jnp.clip(numbers, -most, most), nowhere)
 
 
 def expansion_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
-    """An agent's value, gradient and upper half of the Hessian at a position."""
+    """Value, gradient and upper triangle of the Hessian of an agent's potential."""
     value, gradient, hessian = potential.expansion(shard, x)
     return jnp.concatenate([value[None], gradient, hessian[np.triu_indices(x.size)]])
 
@@ -128,14 +128,14 @@ def expansion_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) ->
 def expansion_of(
     potential: Potential, shard: Shard, x: Float[Array, " dim"], most: Float[Array, ""]
 ) -> Float[Array, " number"]:
-    """An agent's value, gradient and upper half of the Hessian; `most` as `finite` has it."""
+    """Value, gradient and upper triangle of the Hessian of an agent's potential, made `finite` by `most`."""
     return finite(expansion_at(potential, shard, x), most)
 
 
 @of_rows
 def mean_expansion(
-    potential: Potential, shard: Shard, origin: Float[Array, " dim"], offsets: Float[Array, "look dim"]
+    potential: Potential, shard: Shard, origin: Float[Array, " dim"], offsets: Float[Array, "offset dim"]
 ) -> Float[Array, " number"]:
-    """An agent's value, gradient and upper half of the Hessian: their means over positions."""
-    # one after another: all Hessians at once would take memory
+    """Means over positions of value, gradient and upper triangle of the Hessian of an agent's potential."""
+    # one after another, as all Hessians at once may not fit in memory
     return jax.lax.map(lambda offset: expansion_at(potential, shard, origin + offset), offsets).mean(axis=0)

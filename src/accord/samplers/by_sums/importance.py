@@ -1,4 +1,4 @@
-"""Importance sampling with shared proposals and exact sums: the whole posterior in a dozen sums."""
+"""Adaptive importance sampling with shared points and exact sums: a posterior in a dozen sums."""
 
 from __future__ import annotations
 
@@ -18,78 +18,95 @@ from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
 from ..session import Session
 from .adaptation import Main, Proposals, adapted, around_heaviest, fitted_to_draws
-from .certificate import ENOUGH, MOVED, MOVES, PLACES, certify, followed, tails
+from .certificate import ENOUGH, MISSED, MOVED, MOVES, certify, followed, tails
 from .evaluations import slopes, values
 from .laplace import laplace
 from .lockstep import begin, transition
 from .method import BySums, Result, SumsForecast, fastest
-from .mode_search import Search, Skeleton, follow, look, other_modes
+from .mode_search import Search, Skeleton, follow, other_modes, probe
 from .proposal import Drawn, Mixture
 from .start import Start
 from .weighing import Batch, Weighing
 
-# Degrees of freedom of the first main component, at least.
+# Least degrees of freedom of the first main component.
 _LEAST_FREEDOM = 5
-# Points of a batch that the proposal is fitted to, for each dimension, and the fewest.
+# Points of a fitting batch per dimension, and the fewest.
 _PILOT, _FEWEST = 16, 256
-# Efficiency at which fitting ends, and the growth below which another batch for it is not worth its gradients.
-_FITTED, _WORTH = 0.6, 1.2
-# Effective points for each dimension from which on the efficiency that is expected can be relied on.
+# Efficiency at which fitting ends.
+_FITTED = 0.6
+# Least growth of the efficiency for which another fitting batch is drawn.
+_GROWTH = 1.2
+# Effective points per dimension from which on the expected efficiency is reliable.
 _JUDGED = 6.0
-# Batches for fitting: how many at most, how many of one size, and how often it doubles after that.
-_FITTING, _SAME_SIZE, _DOUBLINGS = 12, 2, 2
-# Batches after which few effective points, for each dimension, or a poor efficiency call for a pilot run: its chains,
-# its transitions, of which the last half is fitted to, and the degrees of freedom after it.
-_LOST, _LOST_BELOW, _POOR, _CHAINS, _TRANSITIONS, _WALKED_FREEDOM = 3, 2.0, 0.15, 128, 8, 20.0
-# Effective draws from which on chains may begin at the points.
+# Most fitting batches.
+_FITTING = 12
+# Fitting batches of one size, after which the size doubles.
+_SAME_SIZE = 2
+# Most doublings of the size of fitting batches.
+_DOUBLINGS = 2
+# Fitting batches before a pilot run may begin.
+_LOST = 3
+# Effective points per dimension below which a pilot run begins.
+_LOST_BELOW = 2.0
+# Efficiency below which a pilot run begins.
+_POOR = 0.15
+# Chains and transitions of a pilot run. The proposal is fitted to the last half of the transitions.
+_CHAINS, _TRANSITIONS = 128, 8
+# Degrees of freedom of the main component after a pilot run.
+_PILOT_FREEDOM = 20.0
+# Effective draws from which on chains of the fallback start at the points.
 _SHARED_BY = 500.0
-# Points of the largest weights at which they begin too.
+# Points of largest weight that are added to the starts of the fallback.
 _HEAVIEST = 6
-# Batches at most that mend tails of the weights, and the efficiency from which on they may.
-_MENDED, _GOOD = 3, 0.1
-# Points for an effective draw at which it is given up, and how many more than expected are drawn.
-_MOST_A_DRAW, _MARGIN = 20.0, 1.05
+# Most batches that mend tails of the weights.
+_MENDED = 3
+# Least efficiency at which tails are mended.
+_GOOD = 0.1
+# Most points per effective draw.
+_MOST_A_DRAW = 20.0
+# Oversampling factor.
+_MARGIN = 1.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class Importance(BySums):
-    """Adaptive multiple importance sampling whose proposals all agents draw alike and whose weights are sums.
+    """Adaptive multiple importance sampling with shared points, whose weights are sums over the agents.
 
-    From agent i: its sums of derivatives on the way to the mode, and `f_i(x_b) - f_i(mode)` at the points x_b of each
-    batch, summed over a tree of the network. Points are drawn from shared counters and never sent. Every agent then
-    knows F at all points, has the same weights, and goes on in the same way, so that all hold the same draws, on any
-    connected network, without bias as far as the certificate of the run (`run.certificate`) holds.
+    From agent i: derivatives of f_i on the way to the mode, and `f_i(x_b) - f_i(mode)` at the points x_b of each batch,
+    summed over a spanning tree of the network. All agents draw the same points from shared counters, so points are
+    never sent. Every agent then has F at all points, the same weights and the same draws, on any connected network.
+    Draws are unbiased if the certificate (`run.certificate`) holds.
 
-    Not from the papers: our own. The nearest are adaptive multiple importance sampling (Cornuet, Marin, Mira & Robert
-    2012, arXiv 0907.1254), whose weights these are, Pareto smoothed importance sampling (Vehtari et al. 2024), whose k
-    the certificate reads, and the exploration of hyperparameters in INLA (Rue, Martino & Chopin 2009).
+    Not from the papers: our own. Related: adaptive multiple importance sampling (Cornuet, Marin, Mira & Robert 2012,
+    arXiv 0907.1254), from which the weights are, Pareto smoothed importance sampling (Vehtari et al. 2024), from which
+    the diagnostic k is, and the exploration of hyperparameters in INLA (Rue, Martino & Chopin 2009).
 
-    1. The mode by Newton's method, and coordinates in which the posterior is about standard normal there.
-    2. F along half-lines from the mode and at points scattered around it. Where F rises slowly on a half-line, a
-       skeleton of components follows it. Where F is below one of its tangents, other modes are looked for, and the
-       half-lines of each are followed too.
-    3. Small batches of points from a mixture of t distributions, with gradients, the first around the mode; each next
-       proposal is fitted to the weighted points, as far as that is expected to be more efficient; where these are too
-       few, to some transitions of Hamiltonian Monte Carlo.
-    4. Large batches from the last proposal, values only, until enough effective draws are there; and where weights
-       have a heavy tail, some around the heaviest points (incremental mixtures, Raftery & Bao 2010).
-    5. The draws: the points of all batches in a random order, each as often as its weight says (systematic resampling).
+    1. Mode: Newton's method, and coordinates in which the posterior is about standard normal there.
+    2. Tails and other modes: F along half-lines from the mode and at points scattered around it. A half-line on which F
+       rises slowly gets a skeleton of mixture components. If F is below one of its tangents, other modes are searched,
+       and the half-lines of each mode are followed too.
+    3. Fit: small batches of points, with gradients, from a mixture of t distributions, the first around the mode. Each
+       proposal is fitted to the weighted points if its expected efficiency is higher, or to a few transitions of
+       Hamiltonian Monte Carlo if there are too few effective points.
+    4. Weights: large batches of values from the last proposal, until there are enough effective draws. If the weights
+       have a heavy tail, batches around the heaviest points follow (incremental mixtures, Raftery & Bao 2010).
+    5. Draws: systematic resampling of the points of all batches, in random order.
 
     Parameters
     ----------
     batch
-        Points of a batch that the proposal is fitted to, >= 100; None: 16 for each parameter, and at least 256. Later
-        batches are as large as the effective draws that are missing ask for.
+        Points of a fitting batch, >= 100. None: 16 per parameter, at least 256. The size of later batches depends on
+        the number of missing effective draws.
     max_batches
-        Batches after which it ends with what there is, >= 1.
+        Most batches, >= 1. The run then ends with the points so far.
     search
-        Number of points scattered around the mode in search of other modes, >= 0. The certificate states how likely
-        these points notice another mode. Take more, such as 10,000, where narrow modes are possible.
+        Number of points scattered around the mode in search of other modes, >= 0. The certificate states the
+        probability that these points notice another mode. Use more, such as 10,000, if narrow modes are possible.
 
     Raises
     ------
     ValueError
-        A number out of its range.
+        A number is out of its range.
 
     Examples
     --------
@@ -111,39 +128,39 @@ class Importance(BySums):
         whole_number("search", self.search, 0)
 
     def doubles(self, dim: int) -> int:
-        """A point in both coordinates and as a draw, its density, its proposal's, its weight and its place."""
+        """Numbers per draw: position in both coordinates and as a draw, two densities, weight and index."""
         return 3 * dim + 4
 
     def draw(self, session: Session, start: Start | None = None) -> Result:
-        """Find the posterior's mode and shape, weigh batches until they are worth the draws, and certify the points."""
-        job, batches = session.job, self.looked(session)
+        """Find the mode and shape of the posterior, weight batches of points, and certify and resample them."""
+        job, batches = session.job, self.explored(session)
         names = job.post.unconstrained_names
         try:
             batches.fit()
             batches.weigh(job.target)
             batches.mend(names)
-            # points where proposals were thin can show that the others are worth less
+            # mending can lower the number of effective draws
             batches.weigh(job.target)
-            session.stage("certificate")
+            session.stage("checking the draws")
             certificate = batches.certificate(names)
         except KeyboardInterrupt:
             if batches.found is None:
                 raise
             certificate = interrupted("weights")
         points = batches.points()
-        # where too few points were drawn, the chains are as long as these allow
+        # with too few points the chains are shorter
         chosen = points.chains(job.chains, min(job.draws, points.weight.size // job.chains), job.seed)
         return Result(self, points.positions[chosen], {}, certificate, points, batches.start)
 
     def forecast(self, session: Session) -> SumsForecast:
-        """Begin as a run does, with the mode, lines and fitted proposals, and forecast the rest of the sums.
+        """Run the search and the fit, and forecast the remaining batch of values and the certificate.
 
-        Those are most sums and few evaluations. How many effective draws a point is then worth is known from points
-        that took no part in the fit, so that what is forecast is a batch of values, and the certificate.
+        The search and the fit take most of the sums and few of the evaluations. The efficiency, and with it the size of
+        the remaining batch, is estimated from points that the proposal was not fitted to.
         """
         job = session.job
         self._begun(session.fresh())
-        # the second time all programs are compiled
+        # all programs are compiled by now
         began = time.perf_counter()
         batches = self._begun(session.fresh())
         seconds = time.perf_counter() - began
@@ -154,41 +171,41 @@ class Importance(BySums):
             spent += total_traffic(job.network, due) + Traffic(value_rows=due * job.post.sizes)
             seconds += due / len(points) * fastest(lambda: values(session, batches.place, points))
         if not doubt:
-            # what is refused without them takes no moves
+            # a run that fails earlier checks makes no moves
             moved = np.resize(points, (MOVED, job.post.dim))
             spent += total_traffic(job.network, MOVED * (1 + job.post.dim), MOVES)
             spent += Traffic(gradient_rows=MOVES * MOVED * job.post.sizes)
             seconds += MOVES * fastest(lambda: slopes(session, batches.place, moved))
-        basis = f"a point of the last proposal is worth {batches.efficiency:.2g} draws"
+        basis = f"each point of the last proposal gives {batches.efficiency:.2g} effective draws"
         return SumsForecast(self, Cost.of(spent, seconds), basis, doubt)
 
     def _begun(self, session: Session) -> Batches:
-        batches = self.looked(session)
+        batches = self.explored(session)
         batches.fit()
         return batches
 
-    def looked(self, session: Session) -> Batches:
-        """What there is before the first batch: the mode, lines from it, and what these show."""
-        session.stage("the mode")
+    def explored(self, session: Session) -> Batches:
+        """The state before the first batch: the mode, other modes and slow half-lines."""
+        session.stage("finding the mode")
         place = laplace(session)
-        session.stage("lines from the mode")
-        search = other_modes(session, place, look(session, place, self.search))
+        session.stage("searching tails and modes")
+        search = other_modes(session, place, probe(session, place, self.search))
         return Batches(session, place, self, search, follow(session, place, search))
 
 
 class Batches:
-    """The batches of a run, and the proposal that the next one is drawn from.
+    """The batches of a run, and the proposal of the next batch.
 
     Attributes
     ----------
     place
-        Coordinates whose origin is the mode.
+        Coordinates with the mode as origin.
     size
-        Points of a batch for fitting, at first.
+        Points of the first fitting batches.
     found
         The points so far, None before the first batch.
     efficiency
-        Effective draws that a point of the next batch is expected to be worth; 0 where that is unknown.
+        Expected effective draws per point of the next batch; 0 if unknown.
     """
 
     def __init__(
@@ -210,9 +227,9 @@ class Batches:
 
     @property
     def start(self) -> Start:
-        """Where chains may begin: at the points where enough share the weight, else at draws of the main component.
+        """Starts for chains: the weighted points if enough are effective, else draws of the main component.
 
-        In any case also at other modes, and at the points of the largest weights, which say where proposals are thin.
+        Other modes and the heaviest points, around which the proposals may be too thin, are always included.
         """
         assert self.found is not None
         heaviest = self.found.points[np.argsort(-self.found.log_weight, kind="stable")[:_HEAVIEST]]
@@ -231,49 +248,49 @@ class Batches:
         return Points(positions, log_density, log_proposal, self.session.job.post.parameters.reported(positions))
 
     def fit(self) -> None:
-        """Batches with gradients, until another one is not expected to make the proposal better."""
-        before, walked = 0.0, False
+        """Draw batches with gradients and fit the proposal, until another batch is not expected to improve it."""
+        before, piloted = 0.0, False
         for batch in range(min(_FITTING, self.max_batches)):
             proposal = self.proposals.around(self.main)
-            # what some batches did not settle wants larger ones
+            # batches grow if the first ones did not suffice
             drawn = Drawn(proposal, self.size << min(_DOUBLINGS, batch // _SAME_SIZE), self.seed, batch)
             value, gradient = slopes(self.session, self.place, drawn)
             found = self._with(Batch(proposal, drawn.points, value - self.lines.at_origin, gradient))
             self.session.stage(
-                f"fitting proposals, {found.effective:.0f} effective draws in {self.session.traffic.sums} sums"
+                f"proposals, batch {batch + 1}: {found.effective:.0f} effective draws, {self.session.traffic.sums} sums"
             )
             self.proposals = self.proposals.shared(found, self.main)
             main, expected = adapted(found, self.main, self.proposals)
-            # what chains have found is not given up for a guess
-            self.main = self.main if walked and expected == 0.0 else main
+            # a fit without a known efficiency does not replace the fit to a pilot run
+            self.main = self.main if piloted and expected == 0.0 else main
             self.efficiency = max(expected, before)
-            # with few effective points nobody can tell
+            # few effective points do not show which proposal is better
             lost = found.effective < _LOST_BELOW * self.dim or self.efficiency < _POOR
-            if not walked and batch + 1 >= _LOST and lost:
-                self._walk()
-                walked, before = True, 0.0
+            if not piloted and batch + 1 >= _LOST and lost:
+                self._pilot()
+                piloted, before = True, 0.0
             elif found.effective >= _JUDGED * self.dim:
-                if expected > _FITTED or expected < _WORTH * before:
+                if expected > _FITTED or expected < _GROWTH * before:
                     return
                 before = expected
 
-    def _walk(self) -> None:
-        """Fit the main component to a few transitions of chains from the mode: they go where the weights do not."""
+    def _pilot(self) -> None:
+        """Fit the main component to a few transitions of chains that start around the mode."""
         start = generator(self.seed, "pilot").standard_normal((_CHAINS, self.dim))
 
-        def ask(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return slopes(self.session, self.place, z)
 
-        states = [begin(ask, start, self.seed)]
+        states = [begin(evaluate, start, self.seed)]
         for _ in range(_TRANSITIONS):
-            states.append(transition(ask, states[-1], seed=self.seed, warmup=_TRANSITIONS))
-            self.session.stage(f"a pilot run, {self.session.traffic.sums} sums")
+            states.append(transition(evaluate, states[-1], seed=self.seed, warmup=_TRANSITIONS))
+            self.session.stage(f"pilot run of {_CHAINS} chains, {self.session.traffic.sums} sums")
         last = states[1 + _TRANSITIONS // 2 :]
         positions, gradients = (np.concatenate([getattr(s, k) for s in last]) for k in ("positions", "gradients"))
-        self.main = fitted_to_draws(positions, gradients, _WALKED_FREEDOM)
+        self.main = fitted_to_draws(positions, gradients, _PILOT_FREEDOM)
 
     def weigh(self, target: int) -> None:
-        """Batches of values, until there are as many effective draws as asked for or there is no hope of it."""
+        """Draw batches of values, until there are `target` effective draws or they would need too many points."""
         assert self.found is not None
         found, proposal = self.found, self.proposals.around(self.main)
         while len(found.batches) < self.max_batches:
@@ -282,14 +299,14 @@ class Batches:
                 return
             found = self._draw(proposal, count)
             self.session.stage(
-                f"weighing points, {found.effective:.0f} of {target} effective draws "
-                f"in {self.session.traffic.sums} sums"
+                f"weights of {found.weight.size} points: {found.effective:.0f} of {target} effective draws, "
+                f"{self.session.traffic.sums} sums"
             )
-            # one heavy point can make a batch worth nothing, and all points are still worth something
+            # a single heavy point can make the gain of a batch negative
             self.efficiency = max((found.effective - before) / count, found.effective / found.weight.size)
 
     def due(self, target: int) -> int:
-        """Points that the next batch needs for so many effective draws; 0 where these are there, or hopeless."""
+        """Points that the next batch needs for `target` effective draws; 0 if none or too many."""
         assert self.found is not None
         missing = max(target - self.found.effective, target - self.found.weight.size)
         if missing <= 0 or missing > _MOST_A_DRAW * self.efficiency * target:
@@ -297,7 +314,7 @@ class Batches:
         return ceil(_MARGIN * missing / self.efficiency)
 
     def mend(self, names: Sequence[str]) -> None:
-        """Batches around the heaviest points, where otherwise good weights have a tail that is too heavy."""
+        """Add batches around the heaviest points, if good weights have a tail that is too heavy."""
         for _ in range(_MENDED):
             assert self.found is not None
             found = self.found
@@ -305,39 +322,39 @@ class Batches:
             weights, squares = tails(found, self.place, names)
             if poor or (weights.holds and squares.holds):
                 return
-            # what a second moment rests on are far points, whose weights need not be large
+            # second moments depend on far points, whose weights may be small
             share = np.zeros(found.weight.size) if not weights.holds else found.log_squares(self.place)
             self._draw_around(found.points, found.log_weight + share)
 
     def doubt(self, due: int) -> str:
-        """Why a certificate will not hold, as far as that is known before the points that are due are weighed."""
+        """The reason why the certificate is expected to fail, known before `due` points are weighted; else empty."""
         tail = followed(self.skeleton)
         if not tail.holds:
             return tail.text
         assert self.found is not None
         if due == 0 and self.found.effective < ENOUGH * self.session.job.target:
-            return f"a point is expected to be worth {self.efficiency:.2g} effective draws, too few to go on"
+            return f"each point is expected to give {self.efficiency:.2g} effective draws, too few to continue"
         return ""
 
     def certificate(self, names: Sequence[str]) -> Certificate:
-        """The certificate; where points that it moved came to where proposals are thin, one more after mending that."""
+        """The certificate, repeated after a batch around the moved points if they reached missed regions."""
         for mended in range(_MENDED):
             assert self.found is not None
             certificate, moved = certify(self.session, self.place, self.found, self.lines, self.search, self.skeleton)
             failed = [check.name for check in certificate.checks if not check.holds]
-            if moved is None or failed != [PLACES] or mended + 1 == _MENDED:
+            if moved is None or failed != [MISSED] or mended + 1 == _MENDED:
                 break
             self._draw_around(moved.points, moved.log_weight)
         return certificate
 
     def _draw_around(self, points: np.ndarray, log_weight: np.ndarray) -> None:
-        """A batch around the heaviest of some points."""
+        """Draw a batch around the heaviest of these points."""
         assert self.found is not None
         self._draw(around_heaviest(points, log_weight, self.found, self.main), 2 * self.size, local=True)
-        self.session.stage(f"points where proposals are thin, {self.session.traffic.sums} sums")
+        self.session.stage(f"points around the heaviest weights, {self.session.traffic.sums} sums")
 
     def _draw(self, proposal: Mixture, count: int, *, local: bool = False) -> Weighing:
-        """A batch of values."""
+        """Draw a batch and evaluate F at its points."""
         assert self.found is not None
         drawn = Drawn(proposal, count, self.seed, len(self.found.batches))
         rise = values(self.session, self.place, drawn) - self.lines.at_origin

@@ -1,4 +1,4 @@
-"""Coordinates of Gaussians near a posterior: the one at its mode, and the nearest one."""
+"""Gaussian approximations of a posterior: Laplace's at its mode, and the nearest (variational) one."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ from ...posterior.newton import NotFiniteAtInitError, Spectrum, change, newton, 
 from ..session import Session
 from .evaluations import NOWHERE, expand, slopes
 
-# Length of the last Newton step, in standard deviations: the mode is where methods begin, no more.
+# Length of the last Newton step, in standard deviations. Rough is enough, as the mode is only a start.
 _LAST_STEP = 0.3
 # Distances along a direction without curvature, in standard deviations of the best determined direction.
 _FAR_OUT = 10.0 ** np.arange(13.0)
-# Number of these distances at which the closed form of a quadratic potential is more than rounding.
+# Number of these distances at which the closed form of a quadratic potential exceeds rounding errors.
 _CLOSED_FORM = 8
-# Rise of F at one of these distances from which on a direction is identified.
+# Least rise of F at some of these distances in an identified direction.
 _RISEN = 1.0
-# Distances from init and from 0, in unconstrained numbers, at which a position with a finite density is searched.
+# Half widths of the cubes around init and around 0, unconstrained, that are searched for a finite density.
 _RADII = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-# Positions at each distance.
+# Positions per cube.
 _POSITIONS = 64
-# Most iterations towards the nearest Gaussian.
+# Most iterations for the nearest Gaussian.
 _MOST_MOVES = 20
 
 
 def laplace(session: Session) -> Coordinates:
     """Coordinates in which the posterior is about standard normal at its mode.
 
-    Directions without curvature are scaled as the flattest that has some, or by the rise of F far out where that is
-    wider. Their tails are examined like any other's.
+    A direction without curvature has the scale of the flattest curved direction, or the larger scale at which F rises.
 
     Raises
     ------
     NotIdentifiedError
-        F is flat along a direction, so that there is no posterior.
+        F is flat along a direction, so the posterior is improper.
     ArithmeticError
         There is no mode.
     """
@@ -58,17 +57,17 @@ def laplace(session: Session) -> Coordinates:
         return Coordinates.whitening(mode, hessian)
     values = np.where(found.enough, found.values, found.values[found.enough].min())
     values = _flattened(session, mode, found, values)
-    # a Hessian of such a condition has no Cholesky factor in double precision
+    # by eigenvectors: this Hessian is too ill-conditioned for a Cholesky factor in double precision
     return Coordinates(mode, found.scale[:, None] * found.vectors / np.sqrt(values))
 
 
 def _flattened(session: Session, mode: np.ndarray, found: Spectrum, values: np.ndarray) -> np.ndarray:
-    """Eigenvalues, (dim,), where those without curvature follow F's rise far out; one sum.
+    """Eigenvalues, (dim,), lowered in directions without curvature to match the rise of F far out; one sum.
 
     Raises
     ------
     NotIdentifiedError
-        F rises nowhere along one of these directions.
+        F does not rise along one of these directions.
     """
     post = session.job.post
     flat, most = np.flatnonzero(~found.enough), found.values.max()
@@ -78,7 +77,7 @@ def _flattened(session: Session, mode: np.ndarray, found: Spectrum, values: np.n
     value = slopes(session, None, points)[0]
     # both sides of each direction
     rise = (value[1:] - value[0]).reshape(2, flat.size, _FAR_OUT.size)
-    # closed forms round to the last digit of the largest curvature
+    # rounding errors of closed forms are relative to the largest curvature
     seen = slice(_CLOSED_FORM if post.quadratic else None)
     new = values.copy()
     for k, which in enumerate(flat):
@@ -94,10 +93,7 @@ def _flattened(session: Session, mode: np.ndarray, found: Spectrum, values: np.n
 
 
 def supported(session: Session) -> np.ndarray | None:
-    """The likeliest of some random positions around init and around 0, shape (dim,); one sum.
-
-    None if the density or its gradient is finite at none of them.
-    """
+    """The random position around init or 0 with the least F, (dim,); None if F is finite at none. One sum."""
     post = session.job.post
     offsets = generator(0, "support").uniform(-1.0, 1.0, (len(_RADII), _POSITIONS, post.dim))
     offsets = (offsets * np.array(_RADII)[:, None, None]).reshape(-1, post.dim)
@@ -110,32 +106,31 @@ def supported(session: Session) -> np.ndarray | None:
 def nearest_gaussian(session: Session, start: Coordinates, *, looks: int = 32, still: float = 0.25) -> Coordinates:
     """Coordinates of the Gaussian nearest to the posterior (variational; Opper & Archambeau 2009).
 
-    Its mean gradient of F is zero, and its inverse covariance is the mean of F's Hessian.
+    Under this Gaussian the mean gradient of F is zero, and the mean Hessian of F is the inverse covariance.
 
     Parameters
     ----------
     session
-        Sums over the network: one an iteration, of (dim + 1)(dim + 2) / 2 numbers.
+        Makes the sums, one of (dim + 1)(dim + 2) / 2 numbers per iteration.
     start
-        Those of the mode, or of another Gaussian to begin at; they are returned where there is no nearest one.
+        Coordinates of the first Gaussian, such as Laplace's. They are returned if there is no nearest Gaussian.
     looks
-        Antithetic draws (z and -z) for each expectation.
+        Antithetic draws (z and -z) per expectation.
     still
-        Step, in standard deviations, at which iterations stop. Rough is enough: it is a start.
+        Step at which iterations stop, in standard deviations. Rough is enough, as the result is only a start.
     """
     dim = start.origin.size
     half = np.random.default_rng(0).standard_normal((looks // 2, dim))
     z = np.concatenate([half, -half])
-    # in those of the mode, where units are gone
+    # in the coordinates `start`, which have no units
     place, precision = Coordinates(np.zeros(dim), np.eye(dim)), np.eye(dim)
     for _ in range(_MOST_MOVES):
         mean = expand(session, *(place.origin + z @ place.factor.T), coordinates=start)
-        # half the way: the mean Hessian moves with the Gaussian
+        # damped by half, as the mean Hessian depends on the Gaussian
         following = (precision + mean.hessian) / 2.0
         if not np.isfinite(following).all() or np.linalg.eigvalsh(following)[0] <= 0:
             warnings.warn(
-                "the posterior is not log-concave on average where its draws are: coordinates are those of its "
-                "curvature at one position",
+                "the posterior is not log-concave on average: coordinates follow its curvature at one position instead",
                 stacklevel=4,
             )
             return start

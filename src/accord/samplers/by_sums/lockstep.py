@@ -1,11 +1,10 @@
-"""ChEES-HMC (Hoffman, Radul & Sountsov 2021): many chains of Hamiltonian Monte Carlo that move in lockstep.
+"""ChEES-HMC (Hoffman, Radul & Sountsov 2021): many chains of Hamiltonian Monte Carlo in lockstep.
 
-All chains take the same number of leapfrog steps of the same size, so that each step of all of them is one sum over the
-network. During warm-up the chains together find the step size, the length of trajectories and the scale of what they
-sample; then all three are frozen, and every transition is an exact Metropolis transition.
+All chains take the same number of leapfrog steps of the same size, so a step of all chains is one sum over the network.
+Warm-up adapts the step size, the trajectory length and the scale from all chains together. After warm-up they are
+frozen, and every transition is an exact Metropolis transition.
 
-Everything is a pure function of (seed, transition number), the state and what the network answers: a run that was
-stopped after any transition goes on bit for bit from the state it left.
+A transition is a pure function of the seed, the state and F, so a run resumes bit for bit from any state.
 """
 
 from __future__ import annotations
@@ -18,80 +17,80 @@ from scipy.linalg import solve_triangular
 
 from ...base.checks import whole_number
 
-# Positions, shape (chain, dim), to F there, shape (chain,), and its gradients, shape (chain, dim). One sum over the
-# network a call; the target is proportional to exp(-F). What is not finite there rejects the proposal of its chain.
-Ask = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+# From positions, (chain, dim), to F, (chain,), and its gradients, (chain, dim), by one sum over the network. The target
+# is proportional to exp(-F). A non-finite number rejects the proposal of its chain.
+Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
-# Warm-up transitions. From starts about as wide as the posterior, 50 found the same step, length and scale; from starts
-# twice as wide, some of them where F is very steep, only 100 did.
+# Warm-up transitions. 50 suffice from starts about as wide as the posterior, 100 from starts twice as wide.
 WARMUP = 100
 
-# What random numbers are for, in their key.
+# Streams of random numbers, part of their key.
 _STARTS, _TRANSITIONS = 1, 2
-# Acceptance that the step size is adapted to: the optimum of long trajectories in many dimensions (Beskos et al. 2013).
+# Target acceptance rate: the optimum of long trajectories in many dimensions (Beskos et al. 2013).
 _ACCEPTANCE = 0.651
-# Acceptance probabilities count as no less than this in their harmonic mean. It lets one chain in 128 that is stuck
-# where F is steep shorten the step of all until it moves.
+# Lower limit of acceptance probabilities in the harmonic mean. One stuck chain in 128 still shortens the step.
 _LEAST_ACCEPTANCE = 1e-3
-# And so much where a trajectory that kept its energy met the edge of where F is finite: a shorter step would meet it
-# too. The step still shortens where most chains do.
+# Lower limit for a trajectory that left the support with little energy error, as a shorter step would leave it too.
 _EDGE_ACCEPTANCE = 0.5
-# Energy error, half a step on, up to which a trajectory counts as having kept it.
+# Largest energy error of such a trajectory, half a step before.
 _KEPT = 10.0
-# The log step moves by so much times the error of the acceptance, divided by a power of the transition's number. Where
-# trajectories are long acceptance falls by 0.65 for a unit of the log step, so that this is about a Newton step.
-_STEP_GAIN, _STEP_DECAY = 1.5, 0.6
-# First step, times dim**(-1/4), and its largest value: what a standard normal accepts too well rather than too badly.
-_FIRST_STEP, _LONGEST_FIRST_STEP = 1.5, 1.0
-# First length of trajectories before jitter, in standard deviations: the optimum of the criterion for a normal target
-# is 2.25, where tan(2 T) = 2 T.
+# Gain of the log step per error of the acceptance, about a Newton step: acceptance falls by 0.65 per unit of log step.
+_STEP_GAIN = 1.5
+# Power of the transition's number by which the gain decays.
+_STEP_DECAY = 0.6
+# First step times dim**(1/4): short enough for a high acceptance rate of a standard normal.
+_FIRST_STEP = 1.5
+# Longest first step.
+_LONGEST_FIRST_STEP = 1.0
+# First trajectory length before jitter, in standard deviations: the optimum for a normal, tan(2 T) = 2 T.
 _FIRST_LENGTH = 2.25
-# Adam on the log length, without momentum as in the paper: rate, memory of the squared gradient.
-_LENGTH_RATE, _LENGTH_MEMORY = 0.05, 0.95
-# Most leapfrog steps of a transition: until the first whitening, until the second, and later. A whitened target takes
-# 2 to 10, and 64 of a tenth of a standard deviation each are a whole period of it; longer ones would spend the sums of
-# many transitions on one. Before, step and scale are not known, and where chains are far out, many short transitions
-# lose their energy sooner than few long ones.
+# Adam's learning rate for the log length, without momentum as in the paper.
+_LENGTH_RATE = 0.05
+# Adam's decay rate of the squared gradient.
+_LENGTH_MEMORY = 0.95
+# Most leapfrog steps per transition before the first whitening, before the second, and later. A whitened target needs
+# 2 to 10 steps. Early transitions are short, as many short ones lose energy sooner than few long ones.
 _MOST_STEPS = (8, 16, 64)
-# When chains begin to count for the scale, and when they are whitened and counted anew: shares of warm-up.
+# Share of warm-up before positions enter the covariance.
 _COUNTED_FROM = 0.1
+# Shares of warm-up at which coordinates are whitened and the covariance is reset.
 _WHITENED_AT = (0.25, 0.5)
-# Energy error above which a trajectory counts as diverged: exp(-1000) is 0 in double precision.
+# Energy error of a divergence: exp(-1000) is 0 in double precision.
 _DIVERGED = 1000.0
 
 
 class LockstepState(NamedTuple):
-    """All that a run needs to go on: arrays and numbers only, for `numpy.savez`; nothing in it is ever NaN.
+    """The state of all chains and of the adaptation: arrays and numbers for `numpy.savez`, without NaN.
 
     Parameters
     ----------
     positions
-        Where the chains are, in the coordinates of `ask`; shape (chain, dim). After warm-up these are the draws.
+        Positions of the chains, shape (chain, dim). After warm-up these are the draws.
     values, gradients
-        F and its gradients there; shapes (chain,) and (chain, dim).
+        F and its gradients at the positions, shapes (chain,) and (chain, dim).
     transition
         Transitions so far.
     calls, warmup_calls
-        Calls of `ask` so far, and how many of them were for `begin` and for warm-up.
+        Calls of `evaluate` so far, and until the end of warm-up.
     divergences, warmup_divergences
-        Trajectories so far, one chain each, that met a value that is not finite or an energy error above 1000, and how
-        many of them were in warm-up. Starts that were replaced count among both.
+        Divergent trajectories (a non-finite value or an energy error above 1000) so far, and until the end of warm-up.
+        Both include replaced starts.
     acceptance
-        Mean over the chains of the last transition's acceptance probabilities, in [0, 1]; 0 before the first.
+        Mean acceptance probability of the last transition, in [0, 1]; 0 before the first.
     log_step, log_length
-        Logarithms of the step size and of the longest trajectory, in the units of whitened coordinates.
+        Logarithms of the step size and of the longest trajectory, in whitened coordinates.
     mean_log_step, mean_log_length
-        Their weighted averages since the last whitening, which hold after warm-up.
+        Their weighted averages since the last whitening, which are used after warm-up.
     length_square
         Adam's running mean of the squared gradient for the log length.
     adapted
-        Transitions that adapted since the last whitening.
+        Adapting transitions since the last whitening.
     scale
-        Lower triangular, (dim, dim): a whitened position z stands for scale @ z.
+        Lower triangular, (dim, dim). A whitened position z is the position scale @ z.
     counted
-        Transitions since the scale began to be counted.
+        Transitions in `sums` and `squares`.
     sums, squares
-        Sums of the positions of each chain over these, (chain, dim), and of their outer products, (dim, dim).
+        Sums of positions per chain, (chain, dim), and of outer products of all positions, (dim, dim).
     """
 
     positions: np.ndarray
@@ -116,10 +115,9 @@ class LockstepState(NamedTuple):
 
 
 class _Move(NamedTuple):
-    """Trajectories from all chains: where they end, and how well. Where `alive` is false, they end where they began.
+    """Ends of the trajectories of all chains. Divergent trajectories (`alive` is false) end at their start.
 
-    Shapes (chain, dim) of positions, gradients and momenta, (chain,) of values, acceptance probabilities, `alive`, and
-    `edge`: whether the trajectory met a value that is not finite though it had kept its energy.
+    Shapes are (chain, dim) or (chain,). `edge`: whether a trajectory met a non-finite value with little energy error.
     """
 
     positions: np.ndarray
@@ -132,20 +130,20 @@ class _Move(NamedTuple):
     calls: int
 
 
-def begin(ask: Ask, positions: np.ndarray, seed: int) -> LockstepState:
-    """The state before the first transition; one call of `ask`.
+def begin(evaluate: Evaluate, positions: np.ndarray, seed: int) -> LockstepState:
+    """The state before the first transition; one call of `evaluate`.
 
-    A chain that starts where F or its gradient is not finite starts from the place of another instead, drawn at random.
+    A start at which F or its gradient is not finite is replaced by another chain's start, drawn at random.
 
     Parameters
     ----------
-    ask
+    evaluate
         F and its gradients.
     positions
-        Where the chains start, shape (chain, dim); at least two chains, in coordinates in which the posterior is about
-        standard normal.
+        Starts of at least two chains, shape (chain, dim), in coordinates in which the posterior is about standard
+        normal.
     seed
-        Whole number from 0 to 2**64 - 1.
+        Integer from 0 to 2**64 - 1.
 
     Raises
     ------
@@ -156,7 +154,7 @@ def begin(ask: Ask, positions: np.ndarray, seed: int) -> LockstepState:
     if positions.ndim != 2 or len(positions) < 2 or positions.shape[1] < 1:
         raise ValueError(f"positions must have shape (chain, dim), with two chains or more, found {positions.shape}")
     chains, dim = positions.shape
-    values, gradients = _answer(ask, positions)
+    values, gradients = _evaluated(evaluate, positions)
     finite = _finite(positions) & np.isfinite(values) & _finite(gradients)
     if not finite.any():
         raise ArithmeticError(f"F or its gradient is not finite at any of the {chains} starts")
@@ -187,21 +185,21 @@ def begin(ask: Ask, positions: np.ndarray, seed: int) -> LockstepState:
     )
 
 
-def transition(ask: Ask, state: LockstepState, *, seed: int, warmup: int = WARMUP) -> LockstepState:
-    """One transition of all chains; as many calls of `ask` as it takes leapfrog steps.
+def transition(evaluate: Evaluate, state: LockstepState, *, seed: int, warmup: int = WARMUP) -> LockstepState:
+    """One transition of all chains, with one call of `evaluate` per leapfrog step.
 
-    While `state.transition < warmup` it adapts. Later transitions leave exp(-F) exactly invariant.
+    It adapts while `state.transition < warmup`. Later transitions leave exp(-F) exactly invariant.
 
     Parameters
     ----------
-    ask
+    evaluate
         F and its gradients.
     state
-        From `begin` or from the transition before.
+        From `begin` or the previous transition.
     seed
-        Whole number from 0 to 2**64 - 1, the same for all transitions of a run.
+        Integer from 0 to 2**64 - 1, the same for all transitions of a run.
     warmup
-        Transitions that adapt, the same for all transitions of a run; 0 keeps the first step, length and scale.
+        Number of adapting transitions, the same for all transitions of a run. 0 keeps the first step, length and scale.
     """
     seed, warmup = _seed(seed), whole_number("warmup", warmup, 0)
     number = int(state.transition)
@@ -214,7 +212,7 @@ def transition(ask: Ask, state: LockstepState, *, seed: int, warmup: int = WARMU
     generator = _generator(seed, _TRANSITIONS, number)
     start = generator.standard_normal(state.positions.shape)
     uniform = generator.random(len(start))
-    move = _trajectories(ask, state, start, step, count)
+    move = _trajectories(evaluate, state, start, step, count)
     accepted = uniform < move.acceptance
     new = state._replace(
         positions=np.where(accepted[:, None], move.positions, state.positions),
@@ -234,23 +232,23 @@ def transition(ask: Ask, state: LockstepState, *, seed: int, warmup: int = WARMU
 
 
 def nested_rhat(draws: np.ndarray, groups: int) -> np.ndarray:
-    """Nested R-hat (Margossian et al. 2024, arXiv 2110.13017): near 1 where groups of chains agree.
+    """Nested R-hat (Margossian et al. 2024, arXiv 2110.13017): near 1 if groups of chains agree.
 
-    Chains of a group should have begun at one place and the groups at different ones. Then it tells from few draws a
-    chain whether the chains have forgotten where they began: it exceeds 1 by about the squared error of a group's mean
-    over twice the variance of the draws.
+    Chains of a group should start at one point, and groups at different points. Then nested R-hat detects from few
+    draws per chain whether the chains still depend on their starts. It exceeds 1 by about the squared error of a
+    group's mean over twice the variance of the draws.
 
     Parameters
     ----------
     draws
         Shape (chain, draw, dim).
     groups
-        Superchains, at least two: chains next to one another, as many in each.
+        Number of groups (superchains) of consecutive chains, all of one size, >= 2.
 
     Returns
     -------
     np.ndarray
-        Shape (dim,), at least 1; NaN for a parameter that never changes.
+        Shape (dim,), at least 1; NaN for a constant parameter.
     """
     draws = np.asarray(draws, np.float64)
     if draws.ndim != 3 or 0 in draws.shape or not 2 <= groups <= len(draws) or len(draws) % groups:
@@ -263,7 +261,7 @@ def nested_rhat(draws: np.ndarray, groups: int) -> np.ndarray:
         raise ValueError("a group of one chain needs at least two draws")
     by_chain = draws.mean(axis=1).reshape(groups, chains, -1)
     between_groups = by_chain.mean(axis=1).var(axis=0, ddof=1)
-    # one chain has no variance between chains, and one draw none within
+    # no variance between chains with one chain, none within with one draw
     between_chains = by_chain.var(axis=1, ddof=1).mean(axis=0) if chains > 1 else 0.0
     within_chains = draws.var(axis=1, ddof=1).mean(axis=0) if count > 1 else 0.0
     within = between_chains + within_chains
@@ -276,11 +274,11 @@ def nested_rhat(draws: np.ndarray, groups: int) -> np.ndarray:
 # --- one transition ---
 
 
-def _trajectories(ask: Ask, state: LockstepState, momenta: np.ndarray, step: float, count: int) -> _Move:
-    """Leapfrog steps of all chains, which stop early where all have met a value that is not finite.
+def _trajectories(evaluate: Evaluate, state: LockstepState, momenta: np.ndarray, step: float, count: int) -> _Move:
+    """Leapfrog steps of all chains, stopped early if all chains have met a non-finite value.
 
-    Whether a trajectory is given up depends on the places on it alone, which its reverse passes too: a rule about the
-    energy at its beginning would not be reversible, and waits until its end.
+    Only the positions on a trajectory decide whether it stops, as its reverse passes the same positions. A rule on the
+    energy error would not be reversible before the end of the trajectory.
     """
     scale, start = np.asarray(state.scale), momenta
     positions, values, gradients = state.positions, state.values, state.gradients
@@ -292,9 +290,9 @@ def _trajectories(ask: Ask, state: LockstepState, momenta: np.ndarray, step: flo
             positions = positions + step * (momenta @ scale.T)
             kept = alive & (values + 0.5 * (momenta**2).sum(axis=1) - before <= _KEPT)
             alive &= _finite(positions)
-            # chains that are given up wait where they were, as the network is asked about all or none
+            # stopped chains stay at their start, as every sum is over all chains
             positions = np.where(alive[:, None], positions, state.positions)
-            values, gradients = _answer(ask, positions)
+            values, gradients = _evaluated(evaluate, positions)
             calls += 1
             alive &= np.isfinite(values) & _finite(gradients)
             edge |= kept & ~alive
@@ -303,7 +301,7 @@ def _trajectories(ask: Ask, state: LockstepState, momenta: np.ndarray, step: flo
             gradients = np.where(alive[:, None], gradients, 0.0)
             momenta = momenta - (step / 2.0 if number == count else step) * (gradients @ scale)
         error = values + 0.5 * (momenta**2).sum(axis=1) - before
-        # false for NaN as well
+        # also false for NaN
         alive &= error <= _DIVERGED
         acceptance = np.where(alive, np.exp(-np.maximum(error, 0.0)), 0.0)
     back = alive[:, None]
@@ -319,20 +317,20 @@ def _trajectories(ask: Ask, state: LockstepState, momenta: np.ndarray, step: flo
     )
 
 
-def _answer(ask: Ask, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """F and its gradients in double precision; `ask` gets a copy, which it may keep or overwrite."""
-    values, gradients = ask(positions.copy())
+def _evaluated(evaluate: Evaluate, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """F and its gradients in double precision. `evaluate` gets a copy, which it may keep or overwrite."""
+    values, gradients = evaluate(positions.copy())
     values, gradients = np.array(values, np.float64), np.array(gradients, np.float64, order="C")
     if values.shape != positions.shape[:1] or gradients.shape != positions.shape:
         raise ValueError(
-            f"ask must return arrays of shapes {positions.shape[:1]} and {positions.shape}, found {values.shape} and "
-            f"{gradients.shape}"
+            f"evaluate must return arrays of shapes {positions.shape[:1]} and {positions.shape}, found {values.shape} "
+            f"and {gradients.shape}"
         )
     return values, gradients
 
 
 def _finite(rows: np.ndarray) -> np.ndarray:
-    """Which rows are finite, shape (chain,)."""
+    """Whether each row is finite, shape (chain,)."""
     return np.isfinite(rows).all(axis=1)
 
 
@@ -340,26 +338,26 @@ def _finite(rows: np.ndarray) -> np.ndarray:
 
 
 def _adapted_step(state: LockstepState, move: _Move) -> LockstepState:
-    """A stochastic approximation of the step at which the harmonic mean of acceptance probabilities is as it should be.
+    """A step of stochastic approximation towards the target harmonic mean of acceptance probabilities.
 
-    The error is averaged over many chains, so that few transitions find the step: gains fall only slowly, and what
-    holds later is the average over the steps tried.
+    The error is averaged over many chains, so gains decay slowly and few transitions suffice. After warm-up the
+    weighted average of the log steps is used.
     """
     least = np.where(move.edge, _EDGE_ACCEPTANCE, _LEAST_ACCEPTANCE)
     harmonic = 1.0 / (1.0 / np.maximum(move.acceptance, least)).mean()
     adapted = int(state.adapted) + 1
     log_step = float(state.log_step + _STEP_GAIN * adapted**-_STEP_DECAY * (harmonic - _ACCEPTANCE))
-    # later ones weigh more: number n as n does
+    # weights proportional to the number of the transition
     share = 2.0 / (adapted + 1.0)
     mean = float((1.0 - share) * state.mean_log_step + share * log_step)
     return state._replace(log_step=log_step, mean_log_step=mean, adapted=adapted)
 
 
 def _adapted_length(state: LockstepState, before: LockstepState, move: _Move, time: float) -> LockstepState:
-    """A step of Adam up the ChEES criterion, with respect to the log length (section 3 of the paper).
+    """A step of Adam that increases the ChEES criterion in the log length (section 3 of the paper).
 
-    The criterion is how much the squared distance to the mean changes in a transition, squared; here in whitened
-    coordinates, where all directions count alike.
+    The criterion is the mean squared change, in a transition, of the squared distance to the mean. Here distances are
+    in whitened coordinates, so that all directions count equally.
     """
     total = move.acceptance.sum()
     if not total > 0.0:
@@ -377,7 +375,7 @@ def _adapted_length(state: LockstepState, before: LockstepState, move: _Move, ti
     square = float(_LENGTH_MEMORY * state.length_square + (1.0 - _LENGTH_MEMORY) * gradient**2)
     unbiased = square / (1.0 - _LENGTH_MEMORY**adapted)
     rise = _LENGTH_RATE * gradient / np.sqrt(unbiased) if unbiased > 0.0 else 0.0
-    # not bounded by the step: one that is short for a while would leave a length that takes long to grow again
+    # not limited by the most steps: after a temporarily short step the length would take long to recover
     log_length = float(state.log_length + rise)
     share = 2.0 / (adapted + 1.0)
     mean = float((1.0 - share) * state.mean_log_length + share * log_length)
@@ -385,7 +383,7 @@ def _adapted_length(state: LockstepState, before: LockstepState, move: _Move, ti
 
 
 def _rescaled(state: LockstepState, warmup: int) -> LockstepState:
-    """Counts the chains' positions and, at fixed transitions, whitens by what was counted and begins anew."""
+    """Accumulate the covariance of positions, and at fixed transitions whiten by it and reset the adaptation."""
     number = state.transition
     if number > round(_COUNTED_FROM * warmup) and number <= round(_WHITENED_AT[-1] * warmup):
         state = state._replace(
@@ -399,7 +397,7 @@ def _rescaled(state: LockstepState, warmup: int) -> LockstepState:
     state = state._replace(counted=0, sums=np.zeros_like(state.sums), squares=np.zeros_like(state.squares))
     if relative is None:
         return state
-    # the step was as long as the narrowest direction allowed, and all are one wide now
+    # the narrowest direction limited the step, and now has width one
     narrowest = float(np.sqrt(np.linalg.eigvalsh(relative)[0]))
     dim = len(relative)
     longest = min(_FIRST_STEP * dim**-0.25, _LONGEST_FIRST_STEP)
@@ -417,10 +415,10 @@ def _rescaled(state: LockstepState, warmup: int) -> LockstepState:
 
 
 def _relative_covariance(state: LockstepState) -> np.ndarray | None:
-    """The covariance of what was counted, in the whitened coordinates so far, (dim, dim); None where there is none.
+    """The covariance of the accumulated positions, in the current whitened coordinates, (dim, dim); None if singular.
 
-    It is shrunk towards a multiple of the identity as the oracle approximating shrinkage does (Chen, Wiesel, Eldar &
-    Hero 2010), for as many independent draws as the chains' means show.
+    It is shrunk towards a multiple of the identity by oracle approximating shrinkage (Chen, Wiesel, Eldar & Hero 2010),
+    with the number of independent draws estimated from the variance of the chains' means.
     """
     chains, dim = state.sums.shape
     draws = chains * int(state.counted)
@@ -451,13 +449,13 @@ def _seed(seed: int) -> int:
 
 
 def _generator(seed: int, stream: int, number: int) -> np.random.Generator:
-    """Random numbers that depend on these three alone."""
+    """A generator keyed by seed, stream and transition number."""
     key = np.array([_seed(seed), stream << 48 | number], np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
 
 
 def _jitter(number: int) -> float:
-    """Halton's sequence in base 2, in (0, 1): fills it evenly, so that few transitions see all lengths."""
+    """Halton's sequence in base 2, in (0, 1). It is evenly spread, so that few transitions cover all lengths."""
     share, part, number = 0.0, 0.5, number + 1
     while number:
         share += part * (number & 1)

@@ -1,4 +1,4 @@
-"""The base of methods by sums: what they draw, the checks that all of them share, and the run that they end in."""
+"""The base class of sum-based methods, with their shared checks and the run that they return."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ from .evaluations import require_hessians, values
 from .integration import INTEGRATION, integration_check, some_of
 from .start import Start
 
-# How far agents' log densities may be apart where sums are made by gossip.
+# Largest difference between agents' log densities if sums are made by gossip.
 _APART = 0.01
-# Draws at which that is looked at.
-_LOOKED_AT = 100
-# Times that a sum is timed for a forecast; the fastest counts.
+# Draws at which these differences are checked.
+_CHECKED_DRAWS = 100
+# Timings of a sum for a forecast, of which the fastest counts.
 _TIMES = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """The draws of a method by sums.
+    """The draws of a sum-based method.
 
     Parameters
     ----------
     method
         The method.
     draws
-        Shape (chain, draw, dim), of every agent.
+        Shape (chain, draw, dim), the same for every agent.
     statistics
-        By name, each (chain, draw).
+        Arrays (chain, draw) by name.
     certificate
-        What was checked of the draws.
+        The checks of the draws.
     points
-        The weighted points, where there are some.
+        The weighted points, None for a Markov chain.
     start
-        Where another method may begin.
+        A start for another method.
     chosen
-        Why this method was taken; empty where it was named.
+        The reason for this method; empty if the user named it.
     """
 
     method: BySums
@@ -67,16 +67,16 @@ class Result:
 
     @property
     def failed(self) -> list[str]:
-        """The names of the checks that do not hold."""
+        """Names of the failed checks."""
         return [check.name for check in self.certificate.checks if not check.holds]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BySums(abc.ABC):
-    """A method that needs sums over all agents and nothing else, by whatever makes them: a tree, a hub, devices.
+    """A method that communicates only by sums over all agents: along a tree, at a hub or between devices.
 
-    All agents know the sums, and do the same with them, so that all of them hold the same draws. Nothing of it depends
-    on the network but what a sum costs. A session runs these methods in double precision.
+    All agents receive the sums and do the same computations, so all have the same draws. The network determines only
+    the cost of a sum. Sum-based methods run in double precision.
     """
 
     @abc.abstractmethod
@@ -88,80 +88,80 @@ class BySums(abc.ABC):
         session
             Makes the sums.
         start
-            Where another method says that the posterior is, if one came before.
+            Starts found by an earlier method. None: the method finds its own.
 
         Raises
         ------
         ArithmeticError
-            The posterior has no mode to begin at.
+            The posterior has no mode to start from.
         """
 
     @abc.abstractmethod
     def doubles(self, dim: int) -> int:
-        """Doubles that the method holds of a draw of so many parameters."""
+        """Double-precision numbers in memory per draw of `dim` parameters."""
 
     @abc.abstractmethod
     def forecast(self, session: Session) -> SumsForecast:
-        """What a run would take, each draw of the job taken for an effective one.
+        """The cost of as many effective draws as the job has draws.
 
         Raises
         ------
         ArithmeticError
-            The posterior has no mode to begin at.
+            The posterior has no mode to start from.
         """
 
     def title(self, job: Job) -> str:
-        """What progress is shown of."""
+        """Title of the progress line."""
         return type(self).__name__
 
     def check(self, job: Job, engine: Builder) -> None:
-        """Raise `ValueError` where a run cannot be; no data is read."""
+        """Raise `ValueError` if the run is impossible, without reading data."""
         check_by_sums(type(self).__name__, job.network)
-        # where parameters are too many, fewer draws do not help
+        # checked first: fewer draws do not help if there are too many parameters
         require_hessians(job.post.dim, engine.states_here(job.post.num_agents))
-        # all agents have the same draws, which are there once
+        # all agents share one copy of the draws
         require_points(draws=job.draws, chains=job.chains, dim=job.post.dim, doubles=self.doubles(job.post.dim))
         job.network.require_connected()
 
     def certified(self, session: Session, start: Start | None = None) -> Result:
-        """The draws with a certificate of all checks, those of the quadrature and of gossip among them."""
+        """The draws, with the checks of quadrature and gossip added to the certificate."""
         try:
             found = self.draw(session, start)
             if INTERRUPTED in found.failed:
                 return found
-            session.stage("integrals over latents")
+            session.stage("checking integrals over latents")
             more = (integration_check(session, found.draws), _agreed(session, found.draws))
         except np.linalg.LinAlgError as error:
             raise ArithmeticError(
-                f"a matrix cannot be factorised ({error}), as where parameters are collinear: give them a proper "
-                "prior, or centre and scale their columns"
+                f"a matrix cannot be factorised ({error}), for example because parameters are collinear: give them a "
+                "proper prior, or centre and scale their columns"
             ) from error
         checks = (*found.certificate.checks, *(check for check in more if check is not None))
         return replace(found, certificate=Certificate(checks))
 
     def run(self, session: Session) -> Run:
-        """The run of a session; where latents are integrated too coarsely, it is repeated with more nodes."""
+        """The run of a session, repeated with more quadrature nodes if integrals over latents are too coarse."""
         began, job = time.perf_counter(), session.job
-        # what one of several processes leaves, the others would wait for
+        # with several processes the others would wait for an interrupted one
         with interruptions(anywhere=jax.process_count() == 1) as stopped:
             found = self.certified(session)
             interrupted = stopped()
             is_coarse = session.finer is not None and INTEGRATION in found.failed and not interrupted
             if not is_coarse:
-                # of what was drawn nothing is lost any more
+                # from here on interruptions wait for the end of the run, so that no draws are lost
                 hold()
         if is_coarse:
             assert session.finer is not None
             with session.finer() as finer:
                 again = self.run(finer)
                 latents = finer.job.post.latents
-            # questions about the run's data need the same quadrature
+            # later queries of the run's data need the same quadrature
             settings = {**again.settings, "nodes": 0 if latents is None else latents.nodes}
             seconds, traffic = time.perf_counter() - began, again.traffic + session.traffic
             return replace(again, settings=settings, traffic=traffic, seconds=seconds)
         kept = keep_latents(job.post, job.keep, for_all(found.draws, job.keep.size), job.seed)
         if interrupted:
-            warnings.warn(f"interrupted: the run keeps {found.draws.shape[1]} draws a chain", stacklevel=4)
+            warnings.warn(f"interrupted: the run keeps {found.draws.shape[1]} draws per chain", stacklevel=4)
         elif not found.certificate.holds:
             name = type(found.method).__name__
             warnings.warn(f"the draws of {name} are not certified: {found.certificate.why}", stacklevel=4)
@@ -186,38 +186,36 @@ class BySums(abc.ABC):
 
 
 def _agreed(session: Session, draws: np.ndarray) -> Check | None:
-    """Whether agents whose sums are made by gossip have the same log density at draws; None where none are.
+    """Whether agents have the same log density at draws, if sums are made by gossip; else None.
 
-    The sums are made anew, and not read from a disk: nobody knows what agents were apart then.
+    The sums are repeated even if they are on disk, as the disk does not have the differences between agents.
     """
     gossip = session.gossip
     if gossip is None:
         return None
     again = session.fresh()
-    values(again, None, some_of(draws, _LOOKED_AT))
+    values(again, None, some_of(draws, _CHECKED_DRAWS))
     session.traffic += again.traffic
     holds = gossip.apart <= _APART
-    text = f"agents' log densities are {gossip.apart:.2g} apart at most, {_APART} is allowed"
-    remedy = (
-        "" if holds else f": consensus={gossip.averaging.precision:g} is relative to F, which is large; ask for less"
-    )
+    text = f"log densities of agents differ by at most {gossip.apart:.2g} (limit {_APART})"
+    remedy = "" if holds else f": use a smaller consensus than {gossip.averaging.precision:g}, which is relative to F"
     return Check("consensus", gossip.apart, _APART, holds, text + remedy)
 
 
 @dataclass(frozen=True, eq=False)
 class SumsForecast:
-    """What a method that asks for nothing but sums will take; its draws have no bias, where its certificate holds.
+    """Forecast of a sum-based method. Certified draws have no bias, so only the cost is forecast.
 
     Parameters
     ----------
     sampler
         The method.
     spent
-        What the effective draws that were asked about take.
+        Cost of the requested effective draws.
     basis
-        What the forecast rests on, in a few words.
+        The basis of the forecast, in a few words.
     doubt
-        Why the draws are not expected to be certified; empty where they are.
+        The reason why the certificate is expected to fail; empty if it is expected to hold.
     """
 
     sampler: BySums
@@ -227,24 +225,24 @@ class SumsForecast:
 
     @property
     def bias(self) -> float:
-        """0, or NaN where nothing is known of the draws."""
+        """0, or NaN if the certificate is expected to fail."""
         return np.nan if self.doubt else 0.0
 
     @property
     def average_bias(self) -> float:
-        """The same: all agents hold the same draws."""
+        """The same as `bias`, as all agents have the same draws."""
         return self.bias
 
     def meets(self, tolerance: float) -> bool:
-        """Whether the draws are expected to be certified, whatever the tolerance."""
+        """Whether the certificate is expected to hold, for any tolerance."""
         return not self.doubt
 
 
-def fastest(ask: Callable[[], object]) -> float:
-    """The seconds of a sum without compiling: the first is not timed, and other work only adds to the others."""
+def fastest(evaluate: Callable[[], object]) -> float:
+    """Seconds of a call without compiling: the minimum of several calls after the first."""
     times = []
     for _ in range(1 + _TIMES):
         began = time.perf_counter()
-        ask()
+        evaluate()
         times.append(time.perf_counter() - began)
     return min(times[1:])

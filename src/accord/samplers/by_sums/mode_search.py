@@ -1,8 +1,9 @@
-"""The shape of a posterior around its mode: half-lines on which F rises slowly, and other modes.
+"""Search for heavy tails and other modes around the mode of a posterior.
 
-An elliptical proposal never reaches a heavy tail along one direction, a plateau, or a second mode. Evaluations of F
-along half-lines and at scattered points show them, in one sum. A second sum evaluates F where the gradients of the
-first point to, which is near other modes. Slow half-lines and other modes are then followed, all at a time.
+An elliptical proposal does not cover a heavy tail along one direction, a plateau, or a second mode. One sum evaluates F
+along half-lines and at scattered points to find them. A second sum evaluates F at the landings of these points, the
+positions to which their gradients point, which are near other modes. Slow half-lines, on which F rises slowly, are then
+followed, and Newton's method searches for modes, all searches in the same sums.
 """
 
 from __future__ import annotations
@@ -22,66 +23,85 @@ from .adaptation import Mode
 from .evaluations import NOWHERE, Expansions, expansions, slopes
 from .proposal import Mixture
 
-# Distances, in standard deviations, at which F is looked at on each half-line: for slow tails, and for other modes.
-_NEAR, _FAR = (2.0, 3.0, 4.5), (8.0, 15.0, 30.0, 60.0, 120.0, 250.0, 500.0, 1000.0)
+# Distances on half-lines to find slow tails, in standard deviations.
+_NEAR = (2.0, 3.0, 4.5)
+# Distances on half-lines to find other modes, in standard deviations.
+_FAR = (8.0, 15.0, 30.0, 60.0, 120.0, 250.0, 500.0, 1000.0)
 DISTANCES = np.array(_NEAR + _FAR)
-# Radii of the points scattered around the mode, in standard deviations. Each sixth point is far out, where a mode of
-# the same shape shows; a narrow mode shows only nearby.
-_NEARBY, _FAR_OUT = np.array([4.0, 5.5, 7.5, 10.0, 13.0, 17.0, 22.0]), np.array([30.0, 45.0, 70.0, 120.0])
-# Each radius is multiplied by a random factor; this is the ratio of the largest factor to the smallest.
+# Radii of most scattered points, in standard deviations, which find narrow modes.
+_NEARBY = np.array([4.0, 5.5, 7.5, 10.0, 13.0, 17.0, 22.0])
+# Radii of each sixth scattered point, which find modes of the main mode's shape.
+_FAR_OUT = np.array([30.0, 45.0, 70.0, 120.0])
+# Ratio of the largest to the smallest random factor of a radius.
 _JITTER = 1.33
-# Number of scattered points, and of those around the modes found in one round, together.
-SCATTERED, _MORE = 384, 2304
-# Number of landings at which F is evaluated. The certificate moves as many points, so that both share a program.
+# Number of scattered points around the mode.
+SCATTERED = 384
+# Number of scattered points around all modes found in one round.
+_MORE = 2304
+# Number of landings. The certificate makes as many test moves, so that both share a compiled program.
 LANDINGS = 256
-# A tangent must exceed F by this share of the rises at both points: rounding stays below it.
+# Share of the rises by which a tangent must exceed F, above rounding errors.
 _BENT = 0.1
-# Dimensions up to which lines follow the principal axes too, and not the parameters alone.
+# Most dimensions for half-lines along the principal axes, in addition to the parameters.
 _FEW_DIMENSIONS = 20
-# A half-line is slow where F rises by less than this share of what a Gaussian's does.
+# Share of a Gaussian's rise below which a half-line is slow.
 _SLOW = 0.6
-# Half-lines at most that are followed, and the cosine above which two of them are the same.
-_MOST_FOLLOWED, _SAME = 8, 0.9
-# Cosine above which the half-line of one parameter alone is left out: another half-line has the same places.
+# Most slow half-lines that are followed.
+_MOST_FOLLOWED = 8
+# Cosine above which two slow half-lines are the same.
+_SAME = 0.9
+# Cosine above which the half-line of a single parameter duplicates another half-line.
 _NEW = 0.99
-# The first step along a half-line, in standard deviations, how many, and the rise of F at which it ends.
-_STEP, _MOST_STEPS, _END = 1.2, 24, 14.0
-# The rise of F that a step is to bring, and how much longer or shorter than the one before it may be for that.
-_RISE, _GROWTH, _SHRINKAGE = 2.0, 2.0, 0.5
-# Longest correction across a half-line in one step, in standard deviations.
+# First step along a half-line, in standard deviations.
+_STEP = 1.2
+# Most steps along a half-line.
+_MOST_STEPS = 24
+# Rise of F at which a half-line ends: negligible density.
+_END = 14.0
+# Rise of F that a step aims at.
+_RISE = 2.0
+# Largest and smallest ratio of a step to the step before it.
+_GROWTH, _SHRINKAGE = 2.0, 0.5
+# Longest correction across a half-line per step, in standard deviations.
 _LONGEST_CORRECTION = 2.0
-# Widest a component is across its half-line, in standard deviations, unless it is further out than that.
+# Largest width of a component across its half-line, in standard deviations, unless its distance is larger.
 _WIDEST = 5.0
-# Degrees of freedom of the components found here.
+# Degrees of freedom of the skeleton's components.
 _FREEDOM = 5.0
-# Searches for another mode at most from one look, Newton steps of each, and the length of the last.
-_MOST_SEARCHES, _MOST_NEWTON, _LAST_STEP = 8, 15, 1e-2
-# Largest multiple of the usual numbers of searches and landings, for a look with more scattered points.
+# Most searches for another mode from the usual number of scattered points.
+_MOST_SEARCHES = 8
+# Most Newton steps of a search.
+_MOST_NEWTON = 15
+# Length of the last Newton step, in standard deviations.
+_LAST_STEP = 1e-2
+# Largest factor of the numbers of searches and landings, with more scattered points.
 _MOST_TIMES = 16
-# How far apart searches begin, as a share of their distance from the origin: in few dimensions many points lie alike.
+# Least distance between the starts of searches, relative to their distance from the origin.
 _SPREAD = 0.25
-# Modes at which no more are looked for, and how far from one, in its standard deviations, another search begins.
-_MOST_MODES, _KNOWN = 24, 3.0
+# Number of modes at which the search ends.
+_MOST_MODES = 24
+# Distance from a known mode, in its standard deviations, within which no search starts.
+_KNOWN = 3.0
 # Directions over which the probability of finding a mode is averaged.
 _DIRECTIONS = 256
-# Tangents that are held at a time.
+# Most elements of the array of tangents in memory at a time.
 _NUMBERS = 4_000_000
-# Log mass below that of the main mode, by Laplace's approximation, at which another mode is no matter.
+# Log mass below the main mode's, by Laplace's approximation, at which another mode is negligible.
 _NEGLIGIBLE = 14.0
 
 
 @dataclass(frozen=True, eq=False)
 class Lines:
-    """F around the mode: its rise above its value there, along half-lines and at scattered points.
+    """F around the mode, along half-lines and at scattered points.
 
     Parameters
     ----------
     directions
-        Unit vectors, shape (line, dim).
+        Unit vectors of the half-lines, shape (line, dim).
     points, risen, gradient
-        All points at which F was evaluated, its rise there, and its gradient; shapes (point, dim), (point,),
-        (point, dim). The points on the lines come first, line by line, at `DISTANCES`; then the origin, the scattered
-        points, and their landings.
+        All points, the rise of F above its value at the origin, and its gradient; shapes (point, dim), (point,),
+        (point, dim). The order is: points on the half-lines, line by line, at `DISTANCES`, the origin, the scattered
+        points, the landings.
     at_origin
         F at the origin.
     scattered
@@ -97,17 +117,17 @@ class Lines:
 
     @property
     def rise(self) -> np.ndarray:
-        """The rise on the lines, shape (line, distance)."""
+        """The rise of F on the half-lines, shape (line, distance)."""
         shape = len(self.directions), DISTANCES.size
         return self.risen[: np.prod(shape)].reshape(shape)
 
     def slow(self, known: Sequence[Mode]) -> np.ndarray:
-        """How slowly F rises on each half-line, at worst, as a share of a Gaussian's rise; shape (line,).
+        """The smallest rise of F on each half-line, relative to a Gaussian's; shape (line,).
 
-        Points near one of the `known` modes do not count: that mode is why F is low there.
+        Points near one of the `known` modes do not count, as F is low near them.
         """
         share = np.nan_to_num(self.rise / (np.square(DISTANCES) / 2.0), nan=np.inf, posinf=np.inf)
-        # a plateau far out may be low and yet hold mass, as it is wide; where it is lower than that it holds none
+        # a low density far out still has mass if the region is wide. Points below that limit are ignored.
         matters = self.rise < _end(DISTANCES, self.directions.shape[1])
         for mode in known:
             matters &= _distances(self.points[: share.size], mode).reshape(share.shape) > _NEAR[-1]
@@ -115,16 +135,16 @@ class Lines:
 
     @property
     def convex(self) -> bool:
-        """Whether F is convex as far as its values and tangents show; F of a log-concave posterior is."""
+        """Whether values and tangents of F are consistent with convexity, as for a log-concave posterior."""
         return not self._bent.any()
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Points where F is not convex and searches for another mode begin, shape (start, dim)."""
+        """Starts of searches for other modes, at points where F is not convex, shape (start, dim)."""
         bent = np.flatnonzero(self._bent)
         bent = bent[np.argsort(self.risen[bent], kind="stable")]
-        # Alternate between the lowest F of all points and of each octave of distances. Near points have the lowest F,
-        # and would be all starts.
+        # Alternate between the lowest F of all points and of each octave of distances, as otherwise all starts would be
+        # near points, whose F is lowest.
         octave = np.floor(np.log2(np.maximum(np.linalg.norm(self.points[bent], axis=1), 1.0)))
         rank = np.zeros(len(bent))
         for own in np.unique(octave):
@@ -134,21 +154,21 @@ class Lines:
 
     @property
     def most_starts(self) -> int:
-        """Most searches from this look; more scattered points allow more searches."""
+        """Most searches, which grow with the number of scattered points."""
         return _times(self.scattered) * _MOST_SEARCHES
 
     def chance(self, distance: float, width: float) -> float:
-        """The probability that this look notices another mode in a random direction, with as much mass as the first.
+        """The probability that the scattered points notice another mode of equal mass in a random direction.
 
-        A scattered point notices a Gaussian mode if most of the density at the point belongs to that mode: the landing
-        of the point is then on the mode.
+        A scattered point notices a Gaussian mode if most of the density at the point belongs to that mode, because the
+        landing of the point is then on the mode.
 
         Parameters
         ----------
         distance
-            From the mode, in standard deviations.
+            Distance of the other mode, in standard deviations.
         width
-            Standard deviation of the other mode, in those of the first.
+            Standard deviation of the other mode, relative to the main mode's.
         """
         first = self.rise.size + 1
         points = self.points[first : first + self.scattered]
@@ -161,16 +181,16 @@ class Lines:
 
     @cached_property
     def _bent(self) -> np.ndarray:
-        """Points whose tangent exceeds F at the origin, or at which F is below another tangent, shape (point,)."""
+        """Whether the tangent at a point exceeds F at the origin, or F there is below another tangent, (point,)."""
         usual = self.risen < NOWHERE
         distance, landed = np.linalg.norm(self.points, axis=1), _landed(self.points, self.risen, self.gradient)
         with np.errstate(over="ignore", invalid="ignore"):
             own = np.einsum("pi,pi->p", self.points, self.gradient)
             at_origin = own < (1.0 - _BENT) * self.risen - 1e-6
-            # points of the mode at the origin may be below the tangents of another
+            # points of the main mode may be below tangents at points of another mode
             elsewhere = np.flatnonzero(usual & (distance > _KNOWN) & ~(np.linalg.norm(landed, axis=1) < _KNOWN))
             tangents = np.flatnonzero(usual & (distance <= _FAR_OUT[-1]))
-            # rounding is a share of the rises at both points, on either side of the comparison
+            # a margin for rounding errors on either side, relative to the rises at both points
             rise = self.risen + _BENT * np.abs(self.risen) + 1e-6
             lowest = own - self.risen + _BENT * np.abs(self.risen)
             below = np.zeros(len(elsewhere), bool)
@@ -182,18 +202,18 @@ class Lines:
 
 
 def _main(place: Coordinates) -> Mode:
-    """The mode at the origin."""
+    """The main mode, at the origin."""
     dim = place.origin.size
     return Mode(np.zeros(dim), np.eye(dim), 0.0)
 
 
 def _times(scattered: int) -> int:
-    """By how much the usual numbers of searches and landings are multiplied."""
+    """Factor of the numbers of searches and landings for this number of scattered points."""
     return min(max(1, scattered // SCATTERED), _MOST_TIMES)
 
 
 def _apart(points: np.ndarray, most: int) -> np.ndarray:
-    """The first `most` points, (point, dim), that are not near another of them: `_SPREAD` times their distance."""
+    """The first `most` points, (point, dim), at least `_SPREAD` times their distance from the origin apart."""
     chosen, count = np.empty((min(most, len(points)), points.shape[1])), 0
     near = np.square(_SPREAD * np.linalg.norm(points, axis=1))
     for point, square in zip(points, near, strict=True):
@@ -206,27 +226,27 @@ def _apart(points: np.ndarray, most: int) -> np.ndarray:
 
 
 def _distances(points: np.ndarray, mode: Mode) -> np.ndarray:
-    """Distances of points (point, dim) from a mode, in its standard deviations, (point,)."""
+    """Mahalanobis distances of points (point, dim) from a mode, (point,)."""
     return np.linalg.norm(np.linalg.solve(mode.factor, (points - mode.mean).T), axis=0)
 
 
-def look(session: Session, place: Coordinates, scattered: int = SCATTERED) -> Lines:
-    """F along half-lines from the mode, at scattered points, and where gradients point to; two sums at most.
+def probe(session: Session, place: Coordinates, scattered: int = SCATTERED) -> Lines:
+    """F along half-lines from the mode, at scattered points, and at their landings; at most two sums.
 
-    Half-lines go along the principal axes and along each parameter. For each parameter there are two: the other
-    parameters follow their regression on it, or stay.
+    Half-lines go along the principal axes and along each parameter. Each parameter has two: the other parameters follow
+    their regression on it, or stay constant.
 
     Parameters
     ----------
     session
-        Makes the sums; its seed is that of the scattered points.
+        Makes the sums. Its seed determines the scattered points.
     place
-        The coordinates whose origin is the mode.
+        Coordinates with the mode as origin.
     scattered
         Number of scattered points.
     """
     factor = place.factor
-    # where a parameter goes, the others go with it as a Gaussian's do
+    # along each parameter, with the other parameters at their regression on it
     lines = [factor / np.linalg.norm(factor, axis=1)[:, None]]
     if 1 < len(factor) <= _FEW_DIMENSIONS:
         own = np.linalg.norm(factor, axis=1)
@@ -241,7 +261,7 @@ def look(session: Session, place: Coordinates, scattered: int = SCATTERED) -> Li
     around = generator(session.job.seed, "scatter").standard_normal((scattered, len(factor)))
     radii = np.resize(_NEARBY, scattered)
     radii[::6] = np.resize(_FAR_OUT, len(radii[::6]))
-    # in few dimensions fixed radii would leave gaps
+    # jitter, as fixed radii leave gaps in few dimensions
     radii *= _JITTER ** (generator(session.job.seed, "radii").random(scattered) - 0.5)
     around *= radii[:, None] / np.linalg.norm(around, axis=1)[:, None]
     points = np.concatenate([on_lines, np.zeros((1, len(factor))), around])
@@ -256,16 +276,17 @@ def look(session: Session, place: Coordinates, scattered: int = SCATTERED) -> Li
 
 
 def _landed(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """The landing of each point: the minimum of a parabola along the gradient that is as low as F at the origin.
+    """The landing of each point, shape (point, dim).
 
-    Shape (point, dim). The landing of a point that belongs to a round Gaussian mode is that mode, at any distance.
+    A landing is the minimum of a parabola along the gradient whose minimum equals F at the origin. The landing of a
+    point of a round Gaussian mode is that mode, at any distance.
     """
     with np.errstate(all="ignore"):
         return np.asarray(points - (2.0 * risen / np.square(gradient).sum(axis=1))[:, None] * gradient)
 
 
 def _landings(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray, most: int) -> np.ndarray:
-    """Landings that are not around the origin, (landing, dim), repeated to fill a multiple of `LANDINGS`."""
+    """Landings away from the origin, (landing, dim), repeated to a multiple of `LANDINGS`."""
     landed = _landed(points, risen, gradient)
     distance = np.linalg.norm(landed, axis=1)
     usual = (risen < NOWHERE) & (distance > _KNOWN) & (distance < DISTANCES[-1])
@@ -274,14 +295,14 @@ def _landings(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray, most:
 
 
 class Skeleton(NamedTuple):
-    """Components along slow half-lines.
+    """Mixture components along slow half-lines.
 
     Parameters
     ----------
     mixture
-        The components; None where no half-line is slow.
+        The components, None without slow half-lines.
     reached
-        The least rise of F at which a half-line was left before its end, inf where none was.
+        The least rise of F at which a half-line was abandoned, inf if all reached their end.
     """
 
     mixture: Mixture | None
@@ -289,16 +310,16 @@ class Skeleton(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether every half-line was followed to where there is no mass left."""
+        """Whether every half-line reached negligible density."""
         return self.reached == np.inf
 
 
 def follow(session: Session, place: Coordinates, search: Search) -> Skeleton:
     """A skeleton along the slow half-lines of all modes, as INLA explores hyperparameters (Rue, Martino & Chopin 2009).
 
-    At each step along a half-line the other coordinates go where F is least, by a Newton step; each place is a
-    component whose covariance is the inverse Hessian across and the step along. Steps are as long as F is flat. All
-    half-lines are followed at a time, each in the coordinates of its mode.
+    After each step along a half-line, a Newton step in the other coordinates minimises F. Each position is the mean of
+    a component, with the inverse Hessian as covariance across the half-line and the squared step along it. Steps are
+    longer if F is flatter. Each half-line is followed in the coordinates of its mode, and all of them in the same sums.
     """
     main = _main(place)
     modes, walks = [main, *search.modes], list[_Walk]()
@@ -326,21 +347,21 @@ def follow(session: Session, place: Coordinates, search: Search) -> Skeleton:
         reached = min(walk.rise for walk in walks)
     if not means:
         return Skeleton(None, reached)
-    # flattened: the skeleton is for what the main component leaves out
+    # square roots of the masses: the skeleton covers regions that the main component misses
     share = np.exp((np.array(masses) - np.max(masses)) / 2.0)
     freedom = np.full(len(means), _FREEDOM)
     return Skeleton(Mixture(share / share.sum(), np.array(means), np.array(factors), freedom), reached)
 
 
 class _Walk:
-    """A half-line that is followed from a mode, in the coordinates of that mode.
+    """A walk along a half-line from a mode, in the coordinates of that mode.
 
     Parameters
     ----------
     mode, at_mode
-        The mode, and F there.
+        The mode, and F at the mode.
     direction, step
-        Unit vector, (dim,), and the length of the first step.
+        Unit vector, (dim,), and length of the first step.
     """
 
     def __init__(self, mode: Mode, at_mode: float, direction: np.ndarray, step: float) -> None:
@@ -349,12 +370,12 @@ class _Walk:
 
     @property
     def next(self) -> np.ndarray:
-        """Where F is evaluated next, in the coordinates of all modes."""
+        """The next position at which to evaluate F, in the common coordinates of all modes."""
         return self.mode.mean + self.mode.factor @ (self.at + self.step * self.direction)
 
     @property
     def ended(self) -> bool:
-        """Whether neither mass nor variance is left beyond."""
+        """Whether the remaining mass and variance are negligible."""
         distance = float(np.linalg.norm(self.at))
         is_far = not self.rise < _end(distance, self.at.size)
         return is_far or self.log_mass + 2.0 * np.log(max(1.0, distance)) < -_NEGLIGIBLE
@@ -362,10 +383,10 @@ class _Walk:
     def step_to(
         self, value: float, gradient: np.ndarray, hessian: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, float] | None:
-        """Go on by a step, given F's expansion at `next`.
+        """Make a step, given the expansion of F at `next`.
 
-        Returns the mean and factor of a component there, in the coordinates of all modes, and its log mass relative to
-        exp(-F) at the mode; None where F has risen too far.
+        Returns mean and factor of a component there, in the common coordinates, and its log mass relative to exp(-F) at
+        the mode; None if F has risen too far.
         """
         factor, step, direction = self.mode.factor, self.step, self.direction
         following, rise = self.at + step * direction, value - self.at_mode
@@ -375,7 +396,7 @@ class _Walk:
             correction, across, log_det = _across(
                 direction, slope, factor.T @ hessian @ factor, float(np.linalg.norm(self.at))
             )
-            # F after the correction, by the expansion
+            # F after the correction, by its expansion
             rise += slope @ correction / 2.0
             following = following + correction
             scale = factor @ np.linalg.cholesky(across + step**2 * np.outer(direction, direction))
@@ -388,14 +409,14 @@ class _Walk:
 
 
 def _end(distance: Any, dim: int) -> Any:
-    """The rise of F at distances from the mode beyond which there is no mass: more where there is more room."""
+    """The rise of F above which mass is negligible at a distance from the mode. It grows with the volume."""
     return _END + dim * np.log(np.maximum(1.0, distance / _NEAR[-1]))
 
 
 def _slow_directions(lines: Lines, known: Sequence[Mode]) -> list[tuple[np.ndarray, float]]:
-    """The slow half-lines, the slowest first, none of them twice: direction (dim,) and first step of each.
+    """Distinct slow half-lines, the slowest first: direction (dim,) and first step of each.
 
-    Where F rises as a Gaussian's does before it is slow, the first step leads to the first slow place that holds mass.
+    If F rises like a Gaussian's before it becomes slow, the first step goes to the first slow position with mass.
     """
     slow, chosen = lines.slow(known), list[tuple[np.ndarray, float]]()
     most = np.minimum(_SLOW * np.square(DISTANCES) / 2.0, _end(DISTANCES, lines.directions.shape[1]))
@@ -412,7 +433,7 @@ def _slow_directions(lines: Lines, known: Sequence[Mode]) -> list[tuple[np.ndarr
 def _across(
     direction: np.ndarray, gradient: np.ndarray, hessian: np.ndarray, distance: float
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """The Newton step across a direction, the inverse Hessian there, (dim, dim), and its log determinant."""
+    """The Newton step across a direction, the inverse Hessian across it, (dim, dim), and its log determinant."""
     dim = direction.size
     if dim == 1:
         return np.zeros(1), np.zeros((1, 1)), 0.0
@@ -426,18 +447,18 @@ def _across(
 
 
 class Search(NamedTuple):
-    """What was found of other modes.
+    """Result of the search for other modes.
 
     Parameters
     ----------
     modes
-        Those that matter.
+        Other modes with a mass that is not negligible.
     ends
-        Where searches ended that hold mass, shape (position, dim).
+        Ends of searches at positions with mass, shape (position, dim).
     around
-        F around the main mode and around each of `modes`, in this order; the last modes may lack it.
+        F around the main mode and around each of `modes`, in this order. The last modes may be missing.
     whole
-        Whether the last of them were found without another one in sight.
+        Whether the search ended because it found no new modes.
     """
 
     modes: list[Mode]
@@ -447,17 +468,17 @@ class Search(NamedTuple):
 
 
 def other_modes(session: Session, place: Coordinates, lines: Lines) -> Search:
-    """Modes found by Newton's method from where F is not convex, and from these in turn, all searches at a time."""
+    """Search for modes by Newton's method from points where F is not convex, then again around each new mode."""
     modes, ends = _searched(session, place, lines.at_origin, lines.starts, [])
     main = _main(place)
-    # Where there is one more mode, others are more likely than elsewhere: the main mode too is looked around again.
+    # A second mode makes further ones likely, so the main mode is probed again too, with more points.
     fresh, around = [main, *modes] if modes else [], list[Lines]()
     while fresh and len(modes) < _MOST_MODES:
         count = max(lines.scattered, min(_MORE, 2 * _MORE // len(fresh)))
-        looks = [look(session, place.after(Coordinates(mode.mean, mode.factor)), count) for mode in fresh]
-        around += looks
-        at = np.concatenate([mode.mean + own.starts @ mode.factor.T for mode, own in zip(fresh, looks, strict=True)])
-        # what is near a mode that is known leads there
+        probes = [probe(session, place.after(Coordinates(mode.mean, mode.factor)), count) for mode in fresh]
+        around += probes
+        at = np.concatenate([mode.mean + own.starts @ mode.factor.T for mode, own in zip(fresh, probes, strict=True)])
+        # searches from points near a known mode would end there
         near = np.zeros(len(at), bool)
         for mode in (main, *modes):
             near |= _distances(at, mode) < _KNOWN
@@ -469,7 +490,7 @@ def other_modes(session: Session, place: Coordinates, lines: Lines) -> Search:
 def _searched(
     session: Session, place: Coordinates, at_origin: float, at: np.ndarray, known: list[Mode]
 ) -> tuple[list[Mode], np.ndarray]:
-    """Modes that are not known yet, found from some positions, and where searches ended that hold mass."""
+    """New modes found by searches from the positions `at`, and the ends of searches at positions with mass."""
     if not len(at):
         return [], at
     here = expansions(session, place, at)
@@ -478,7 +499,7 @@ def _searched(
         steps = np.stack([newton_step(g, h)[0] for g, h in zip(here.gradient, here.hessian, strict=True)])
         length = np.array([np.sqrt(max(s @ h @ s, 0.0)) for s, h in zip(steps, here.hessian, strict=True)])
         done |= (length < _LAST_STEP) & np.array([np.linalg.eigvalsh(h)[0] > 0 for h in here.hessian])
-        # searches that came to the main mode are over
+        # searches that reached the main mode are done
         done |= np.linalg.norm(at, axis=1) < 1.0
         if done.all():
             break

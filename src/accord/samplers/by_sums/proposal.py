@@ -1,4 +1,4 @@
-"""Mixtures of multivariate t distributions, which all agents draw the same points from without sending any."""
+"""Mixtures of multivariate t distributions, from which all agents draw the same points without sending any."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy.special import gammaln, logsumexp
 
 from ...base.counters import generator
 
-# Numbers of distances that are held at a time.
+# Most elements of the array of distances in memory at a time.
 _NUMBERS = 4_000_000
 
 
@@ -21,11 +21,11 @@ class Mixture(NamedTuple):
     Parameters
     ----------
     share
-        Of each component, shape (component,), > 0, sum 1.
+        Mixture weights, shape (component,), > 0, sum 1.
     mean
         Shape (component, dim).
     factor
-        Lower triangular, shape (component, dim, dim); a component's scale matrix is factor @ factor.T.
+        Lower triangular, shape (component, dim, dim). The scale matrix of a component is factor @ factor.T.
     freedom
         Degrees of freedom, shape (component,), > 0.
     """
@@ -37,7 +37,7 @@ class Mixture(NamedTuple):
 
     @classmethod
     def of(cls, *parts: tuple[float, Self]) -> Self:
-        """A mixture of mixtures; shares are relative."""
+        """A mixture of mixtures, given as (share, mixture). Shares are normalised."""
         total = sum(share for share, _ in parts)
         return cls(
             np.concatenate([share / total * part.share for share, part in parts]),
@@ -45,7 +45,7 @@ class Mixture(NamedTuple):
         )
 
     def part(self, which: slice) -> Mixture:
-        """Some of the components, with the shares that they have in the whole."""
+        """Some of the components, with unchanged shares."""
         return Mixture(*(array[which] for array in self))
 
     @property
@@ -54,17 +54,17 @@ class Mixture(NamedTuple):
         return self.mean.shape[1]
 
     def log_density(self, points: Float[np.ndarray, "point dim"]) -> Float[np.ndarray, " point"]:
-        """The log density, normalised, at some points."""
+        """Normalised log density at points."""
         return np.asarray(logsumexp(self.log_densities(points), axis=0, b=self.share[:, None]))
 
     def log_densities(self, points: Float[np.ndarray, "point dim"]) -> Float[np.ndarray, "component point"]:
-        """The log density of each component at some points."""
+        """Normalised log density of each component at points."""
         return log_t(squares(points, self.mean, self.factor), self.factor, self.freedom)
 
     def draw(self, count: int, seed: int, batch: int) -> Float[np.ndarray, "point dim"]:
-        """Points of a batch: a function of these arguments and nothing else, on any machine.
+        """Points of a batch, a pure function of the arguments on any machine.
 
-        Each component has its share of them up to less than one, so that shares add no noise of their own.
+        Points are stratified: the number of points of a component differs from its share by less than one.
         """
         numbers = generator(seed, "points", batch)
         edges = np.floor(np.concatenate([[0.0], np.cumsum(self.share)]) * count + numbers.random()).astype(int)
@@ -81,12 +81,12 @@ class Mixture(NamedTuple):
 
 
 class Drawn:
-    """Points of a batch, as what they are drawn from: what is sent to other machines is that, and they draw alike.
+    """Points of a batch, drawn on first use. Pickling sends only the arguments, and the receiver draws the same points.
 
     Parameters
     ----------
     mixture, count, seed, batch
-        As `Mixture.draw` has them.
+        The mixture and the arguments of `Mixture.draw`.
     """
 
     def __init__(self, mixture: Mixture, count: int, seed: int, batch: int) -> None:
@@ -109,7 +109,7 @@ class Drawn:
 
 
 def student(mean: np.ndarray, factor: np.ndarray, freedom: float) -> Mixture:
-    """One multivariate t, as a mixture; `mean` (dim,), `factor` (dim, dim) lower triangular."""
+    """A mixture of one multivariate t distribution, with `mean` (dim,) and lower triangular `factor` (dim, dim)."""
     return Mixture(np.ones(1), mean[None], factor[None], np.array([freedom]))
 
 
@@ -118,9 +118,9 @@ def squares(
     mean: Float[np.ndarray, "component dim"],
     factor: Float[np.ndarray, "component dim dim"],
 ) -> Float[np.ndarray, "component point"]:
-    """The squared distance of points from the mean of each component, in units of its factor."""
+    """Squared Mahalanobis distances of points from the mean of each component."""
     inverse, dim = np.linalg.inv(factor), points.shape[1]
-    # many small products in one large one, of some components at a time
+    # one large matrix product per block of components
     size, found = max(1, _NUMBERS // points.size), []
     for first in range(0, len(mean), size):
         part = inverse[first : first + size]
@@ -135,7 +135,7 @@ def log_t(
     factor: Float[np.ndarray, "component dim dim"],
     freedom: Float[np.ndarray, " component"],
 ) -> Float[np.ndarray, "component point"]:
-    """The log densities of multivariate t distributions at such distances."""
+    """Log densities of multivariate t distributions at squared Mahalanobis distances."""
     dim = factor.shape[-1]
     constant = gammaln((freedom + dim) / 2.0) - gammaln(freedom / 2.0) - dim / 2.0 * np.log(freedom * np.pi)
     constant -= np.log(np.abs(np.diagonal(factor, axis1=1, axis2=2))).sum(axis=1)

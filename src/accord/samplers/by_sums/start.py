@@ -1,4 +1,4 @@
-"""Where chains begin: at weighted points, at the mode, or around the posterior's init."""
+"""Starts of chains: weighted points, the mode, or the neighbourhood of the posterior's init."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ...posterior.newton import NotIdentifiedError, own_scale
 from ..session import Session
 from .evaluations import expand
 from .laplace import laplace, nearest_gaussian, supported
-from .mode_search import look, other_modes
+from .mode_search import other_modes, probe
 
 
 class Start(NamedTuple):
-    """Where the posterior is, as far as is known, in coordinates.
+    """An approximation of the posterior from which chains start.
 
     Parameters
     ----------
     place
-        Coordinates in which a standard normal stands for the posterior.
+        Coordinates in which the posterior is about standard normal.
     others
-        Positions elsewhere that hold mass or may hold some: other modes, points of large weights; (position, dim).
+        Further positions that may have mass, such as other modes and points of large weights, (position, dim).
     points, weight
-        Weighted points that stand for the posterior better than the normal does, (point, dim) and (point,), or None.
+        Weighted points, (point, dim) and (point,), a better approximation than the normal, or None.
     """
 
     place: Coordinates
@@ -34,10 +34,9 @@ class Start(NamedTuple):
     weight: np.ndarray | None = None
 
     def positions(self, count: int, seed: int) -> np.ndarray:
-        """Some positions to begin at, shape (count, dim); half of them are `others`, where there are so many.
+        """Starts of chains, shape (count, dim), of which at most half are `others`.
 
-        Chains that stay where they began, and others elsewhere, are told by R-hat: so they begin wherever there may be
-        mass.
+        With starts wherever there may be mass, R-hat detects chains that do not leave their start.
         """
         numbers = generator(seed, "starts")
         others = self.others[: count // 2]
@@ -52,12 +51,12 @@ class Start(NamedTuple):
 
 
 def start_without_points(session: Session) -> Start:
-    """At the mode, with the scale of the curvature there; where there is no mode, at the Gaussian nearest to it.
+    """Starts around the mode, scaled by the curvature there; if there is no mode, around the nearest Gaussian.
 
     Raises
     ------
     NotIdentifiedError
-        The potential is flat along a direction, so that there is no posterior.
+        The potential is flat along a direction, so the posterior is improper.
     ArithmeticError
         The potential is not finite at init, nor at positions around it.
     """
@@ -76,7 +75,8 @@ def start_without_points(session: Session) -> Start:
             here = expand(session, init)
             if not here.finite:
                 raise
-        # the density may have no bound where there is no mass, as the neck of a funnel: averages do not go there
+        # no mode: the density may be unbounded in a region without mass, such as the neck of a funnel. The nearest
+        # Gaussian averages over the mass and avoids such a region.
         place = Coordinates(init, np.diag(own_scale(np.abs(np.diagonal(here.hessian)))))
         return Start(nearest_gaussian(session, place), np.zeros((0, post.dim)))
-    return Start(place, other_modes(session, place, look(session, place)).ends)
+    return Start(place, other_modes(session, place, probe(session, place)).ends)

@@ -1,4 +1,4 @@
-"""Points of all batches and their weights: adaptive multiple importance sampling (Cornuet et al. 2012)."""
+"""Weights of the points of all batches: adaptive multiple importance sampling (Cornuet et al. 2012)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Batch(NamedTuple):
     Parameters
     ----------
     proposal
-        What they were drawn from.
+        The mixture from which the points were drawn.
     points
-        Shape (point, dim), in coordinates whose origin is the mode.
+        Shape (point, dim), in coordinates with the mode as origin.
     rise
-        F there above its value at the origin, shape (point,).
+        F minus F at the origin, shape (point,).
     gradient
-        F's gradient there, shape (point, dim), where it was asked for.
+        Gradient of F, shape (point, dim), or None.
     local
-        Whether they are around some places only, and alone say nothing of the posterior.
+        Whether the proposal covers only some regions, so that the batch alone does not represent the posterior.
     """
 
     proposal: Mixture
@@ -38,14 +38,14 @@ class Batch(NamedTuple):
 
 
 class Weighing:
-    """Points of several batches, each weighed against the mixture of all proposals that any batch was drawn from.
+    """Points of several batches, weighted against the mixture of the proposals of all batches.
 
     Parameters
     ----------
     batch
         The last batch.
     before
-        The batches before it, weighed; None: there are none.
+        The weighing of the earlier batches; None if there are none.
     """
 
     rise: np.ndarray
@@ -58,36 +58,36 @@ class Weighing:
             self.batches = [*before.batches, batch]
             self.points = np.concatenate([before.points, batch.points])
             rise = np.concatenate([before.rise, batch.rise])
-            # every proposal at every point: only what is new is evaluated
+            # densities of every proposal at every point, of which only the new ones are evaluated
             theirs = np.stack([other.proposal.log_density(batch.points) for other in before.batches])
             ours = batch.proposal.log_density(before.points)[None]
             self._densities = np.block([[before._densities, theirs], [ours, own]])
-        # where F is no number there is no mass
+        # points at which F is not finite get weight 0
         self.rise = np.where(np.isfinite(rise), rise, np.inf)
         counts = np.array([len(one.rise) for one in self.batches])
         self.log_proposal = logsumexp(self._densities, axis=0, b=(counts / counts.sum())[:, None])
 
     def with_batch(self, batch: Batch) -> Weighing:
-        """The points of one batch more."""
+        """The weighing with one more batch."""
         return Weighing(batch, self)
 
     @cached_property
     def log_weight(self) -> np.ndarray:
-        """Log weights, shape (point,), whose exponentials have the integral of exp(-rise) as their mean."""
+        """Log importance weights, shape (point,). The mean weight estimates the integral of exp(-rise)."""
         return -self.rise - self.log_proposal
 
     @cached_property
     def weight(self) -> np.ndarray:
-        """Weights of mean one, shape (point,)."""
+        """Weights with mean one, shape (point,)."""
         return of_mean_one(self.log_weight)
 
     @property
     def effective(self) -> float:
-        """Effective draws: the number of independent draws with the same error (Kish)."""
+        """Effective draws: the number of independent draws with the same standard error (Kish)."""
         return effective(self.log_weight)
 
     def log_squares(self, place: Coordinates) -> np.ndarray:
-        """Log squared distances of points from the mean, in sds of the parameter that each is furthest in, (point,)."""
+        """Log of each point's largest squared distance from the mean over all parameters, in sds, shape (point,)."""
         mean, cov = self.moments()
         apart = (self.points - mean) @ place.factor.T
         squares = np.square(apart) / np.diagonal(place.factor @ cov @ place.factor.T)

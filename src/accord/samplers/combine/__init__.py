@@ -1,7 +1,7 @@
-"""One-shot methods: agents work alone, and what they found is combined once, at a hub.
+"""One-shot methods: each agent works alone, and a hub combines the results once.
 
-Most sample each shard by NUTS and combine the draws. `bfi` combines modes and curvatures; `surrogate` samples one
-shard, told of the others' slopes in a few rounds. `one_shot` makes a method of your own rule of combination.
+Most methods sample each shard by NUTS and combine the draws. `bfi` combines modes and curvatures. `surrogate` samples
+one shard, corrected by the other shards' gradients in a few rounds. `one_shot` turns a custom rule into a method.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ __all__ = [
     "wasp",
 ]
 
-# The methods themselves, by name.
+# One-shot methods by name.
 METHODS: dict[str, Callable[..., Run]] = {
     method.__name__: method for method in (bfi, consensus, median, parametric, surrogate, wasp)
 }

@@ -1,4 +1,4 @@
-"""Bayesian Federated Inference: every agent sends its mode and curvature, once, and the hub adds them up."""
+"""Bayesian Federated Inference: every agent sends its mode and curvature once, and the hub adds them up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .subsets import Combination, as_run, lowest_alone
 
 
 class Fits(NamedTuple):
-    """What the agents send: modes (agent, dim) and curvatures (agent, dim, dim); and the gradients it took (agent,)."""
+    """The agents' modes (agent, dim), curvatures (agent, dim, dim) and numbers of gradient evaluations (agent,)."""
 
     modes: np.ndarray
     curvatures: np.ndarray
@@ -30,28 +30,28 @@ def bfi(post: Posterior, *, draws: int = 1000, chains: int = 4, seed: int = 0, l
     """Bayesian Federated Inference.
 
     From agent i:  the mode m_i and the Hessian A_i there of `l_i + s pi`, l_i = -log likelihood of its rows, pi = -log
-    prior, s = `local_prior`; at the hub independent draws of `N(A^-1 sum_i A_i m_i, A^-1)`,
+    prior, s = `local_prior`. At the hub: independent draws of `N(A^-1 sum_i A_i m_i, A^-1)`,
     `A = sum_i A_i + (1 - N s) P` with P the prior's precision.
 
     Jonker, Pazira and Coolen 2024 (Bayesian federated inference for estimating statistical models based on non-shared
-    multicenter data sets, Statistics in Medicine 43), whose local priors are normal with mean 0; the R package BFI. A
-    prior with another mean, or that is not normal, is expanded at m_i where it is taken away and at the precision
-    weighted mean of the m_i where it is put back (ours). Exact for Gaussian shards. Elsewhere it is the Laplace
-    approximation of the posterior with every shard expanded at its own mode: as far off, in posterior standard
-    deviations, as a shard's log likelihood differs from a parabola between m_i and the result. Unlike `parametric` it
-    needs no shard that identifies all parameters alone: the whole prior stands behind each, and is taken away again.
+    multicenter data sets, Statistics in Medicine 43) and the R package BFI, for normal priors with mean 0. Extension in
+    accord: other priors are expanded to second order, at m_i for the prior that is subtracted and at the
+    precision-weighted mean of the m_i for the prior that is added. Exact for Gaussian shards. Otherwise a Laplace
+    approximation with every shard expanded at its own mode. Its error grows with the difference of a shard's log
+    likelihood from a parabola between m_i and the result. Unlike in `parametric`, no shard has to identify all
+    parameters alone, because each local fit includes the prior.
 
     Parameters
     ----------
     post
         The posterior.
     draws, chains
-        Draws of the combined Gaussian in each chain, and chains.
+        Draws of the combined Gaussian per chain, and chains.
     seed
         A whole number >= 0.
     local_prior
-        s >= 0, the power of the prior at each agent: 1 is the paper's equal priors everywhere; 0 is maximum
-        likelihood, which every shard must then allow.
+        s >= 0, the power of the prior at each agent. 1 (default) is the paper's choice. 0 is maximum likelihood, which
+        needs a mode at every shard.
 
     Returns
     -------
@@ -61,9 +61,9 @@ def bfi(post: Posterior, *, draws: int = 1000, chains: int = 4, seed: int = 0, l
     Raises
     ------
     ValueError
-        A number out of its range, or an agent whose `l_i + s pi` has no mode (agent and rows are named).
+        A number is out of its range, or an agent's `l_i + s pi` has no mode (the message names agent and rows).
     ArithmeticError
-        A is not positive definite: what is taken away was more than there is.
+        A is not positive definite.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def bfi(post: Posterior, *, draws: int = 1000, chains: int = 4, seed: int = 0, l
     return as_run(
         post,
         Combination(combined.mean + normals @ combined.factor().T, facts=facts),
-        # found once for all chains
+        # one fit for all chains
         gradients=fits.gradients / chains,
         # a mode and the upper half of a curvature
         bytes_sent=(dim + dim * (dim + 1) // 2) * np.dtype(np.float64).itemsize,
@@ -117,12 +117,12 @@ def local_fits(post: Posterior, local_prior: float) -> Fits:
 
 
 def added(post: Posterior, fits: Fits, local_prior: float) -> Gaussian:
-    """What the hub makes of the fits.
+    """Combine the fits at the hub.
 
     Raises
     ------
     ArithmeticError
-        The sum is no precision.
+        The combined curvature is not positive definite.
     """
     middle = np.linalg.solve(fits.curvatures.sum(axis=0), np.einsum("nij,nj->i", fits.curvatures, fits.modes))
     with jax.enable_x64(True):
@@ -135,8 +135,8 @@ def added(post: Posterior, fits: Fits, local_prior: float) -> Gaussian:
     smallest = float(np.linalg.eigvalsh(precision)[0])
     if not smallest > 0:
         raise ArithmeticError(
-            f"the combined curvature is not positive definite: its smallest eigenvalue is {smallest:.3g}; a smaller "
-            f"local_prior takes away less, found {local_prior:g}"
+            f"the combined curvature is not positive definite: its smallest eigenvalue is {smallest:.3g}. Use a "
+            f"smaller local_prior, found {local_prior:g}"
         )
     cov = np.linalg.inv(precision)
     return Gaussian(cov @ total, (cov + cov.T) / 2)
@@ -160,7 +160,7 @@ def _prior(potential: Potential, x: jax.Array) -> jax.Array:
 
 @compiled
 def _expanded(potential: Potential, points: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Slopes and curvatures of pi at points (point, dim)."""
+    """Gradients and Hessians of pi at points (point, dim)."""
 
     def one(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jax.grad(_prior, 1)(potential, x), jax.hessian(_prior, 1)(potential, x)

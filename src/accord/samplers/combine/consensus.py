@@ -13,19 +13,19 @@ from .subsets import Combination, one_shot
 def consensus(post: Posterior, *, draws: int = 1000, chains: int = 4, seed: int = 0, warmup: int = 1000) -> Run:
     """Consensus Monte Carlo.
 
-    From agent i:  draws `x_it` of `exp(-f_i)`; at the hub  `x_t = (sum_i W_i)^-1 sum_i W_i x_it`.
+    From agent i:  draws `x_it` of `exp(-f_i)`. At the hub:  `x_t = (sum_i W_i)^-1 sum_i W_i x_it`.
 
     Scott et al. 2016 (Bayes and big data: the consensus Monte Carlo algorithm), with W_i the inverse of the sample
-    covariance of agent i's draws over all chains. Exact for Gaussian shards up to the error of the estimated W_i;
-    elsewhere biased, by as much as the subset posteriors differ from Gaussians. Draw t of the result comes from draw
+    covariance of agent i's draws over all chains. Exact for Gaussian shards up to the error of the estimated W_i.
+    Otherwise biased, and the more so the less Gaussian the subset posteriors are. Draw t of the result comes from draw
     t of every agent, so that chains stay chains.
 
     Parameters
     ----------
     post
-        The posterior; every shard must identify all parameters alone.
+        The posterior. Every shard must identify all parameters alone.
     draws, chains
-        Draws kept in each chain, and chains; together more than the parameters.
+        Draws kept per chain, and chains. Their product must exceed the number of parameters.
     seed
         A whole number >= 0.
     warmup
@@ -39,7 +39,7 @@ def consensus(post: Posterior, *, draws: int = 1000, chains: int = 4, seed: int 
     Raises
     ------
     ValueError
-        A number out of its range, or an agent whose subset posterior is improper (agent and rows are named).
+        A number is out of its range, or an agent's subset posterior is improper (the message names agent and rows).
     ImportError
         BlackJAX is not installed.
 
@@ -55,7 +55,7 @@ def consensus(post: Posterior, *, draws: int = 1000, chains: int = 4, seed: int 
 
 
 def weighted_average(subsets: np.ndarray, rng: np.random.Generator) -> Combination:
-    """The combination of subset draws (chain, draw, agent, dim); uses no randomness."""
+    """Combine subset draws (chain, draw, agent, dim). The generator is not used."""
     weights = moments(pooled(subsets)).precisions
     summed = np.einsum("nij,ctnj->cti", weights, subsets)
     return Combination(np.linalg.solve(weights.sum(axis=0), summed[..., None])[..., 0])

@@ -30,34 +30,34 @@ def median(
 ) -> Run:
     """Median posterior (M-posterior).
 
-    From agent i:  draws of `exp(-N f_i)`; at the hub the weights w of `argmin_q sum_i |q - q_i|_k`, q = sum_i w_i q_i,
+    From agent i:  draws of `exp(-N f_i)`. At the hub: the weights w of `argmin_q sum_i |q - q_i|_k`, q = sum_i w_i q_i,
     in the Hilbert space of the kernel `k(x, y) = exp(-|x - y|^2 / (2 h^2))`, and draws of the mixture q.
 
     Minsker, Srivastava, Lin and Dunson 2014 (Scalable and robust Bayesian inference via the median posterior),
-    algorithms 1 and 2: the weights by Weiszfeld's iterations, those below 1 / (2 N) set to 0, the rest divided by
-    their sum. Distances of x are in units of the mean covariance of the subset posteriors, so that h has no unit. The
-    mixture is not the posterior: it is a law that less than half of the shards, whatever they hold, cannot carry far.
+    algorithms 1 and 2: Weiszfeld's iterations find the weights, weights below 1 / (2 N) become 0, and the rest are
+    normalised. Distances of x are in units of the mean covariance of the subset posteriors, so that h has no unit. The
+    mixture is not the posterior. It is robust: fewer than half of the shards, with any data, cannot move it far.
 
     Parameters
     ----------
     post, draws, chains, seed, warmup
         As in `consensus`.
     bandwidth
-        h > 0; left out it is the median distance between draws of all agents.
+        h > 0. None: the median distance between draws of all agents.
     kernel_draws
-        At most so many draws of each agent, evenly spread, enter the kernel's averages, >= 2; time grows as the
-        square of this number times N.
+        Largest number of draws per agent, evenly spaced, in the kernel's averages, >= 2. Time grows as the square of
+        this number times N.
 
     Returns
     -------
     Run
-        The same draws for every agent. Statistic: `source`, the agent that each draw comes from. Settings:
-        `weights`, of all agents, and `bandwidth`.
+        The same draws for every agent. Statistic: `source`, the agent of each draw. Settings: the agents' `weights`,
+        and `bandwidth`.
 
     Raises
     ------
     ValueError, ImportError
-        As in `consensus`; or `bandwidth` or `kernel_draws` out of its range.
+        As in `consensus`, or `bandwidth` or `kernel_draws` is out of its range.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def median(
 def geometric_median(
     subsets: np.ndarray, rng: np.random.Generator, *, bandwidth: float | None = None, kernel_draws: int = 500
 ) -> Combination:
-    """The combination of subset draws (chain, draw, agent, dim)."""
+    """Combine subset draws (chain, draw, agent, dim)."""
     points = pooled(subsets)
     white = _whitened(points[:, np.unique(np.linspace(0, points.shape[1] - 1, kernel_draws).astype(int))])
     h = _median_distance(white) if bandwidth is None else float(bandwidth)
@@ -93,7 +93,7 @@ def geometric_median(
         gram = np.asarray(_gram(jnp.asarray(white / h)))
     weights = _trimmed(weiszfeld(gram))
     source = rng.choice(len(weights), size=subsets.shape[:2], p=weights)
-    # draw t of a chain is draw t of the same chain of its source, so that no draw comes twice
+    # draw t of the same chain of the source agent, so that no draw repeats
     mixed = np.take_along_axis(subsets, source[:, :, None, None], axis=2)[:, :, 0]
     facts = {"weights": " ".join(f"{w:.6g}" for w in weights), "bandwidth": h}
     return Combination(mixed, statistics={"source": source}, facts=facts)
@@ -103,7 +103,7 @@ def weiszfeld(gram: np.ndarray) -> np.ndarray:
     """Weights of the geometric median of N points with the inner products `gram`, shape (agent, agent)."""
     agents = len(gram)
     weights = np.full(agents, 1.0 / agents)
-    # far below any distance between laws: a median that falls on a point keeps a finite weight there
+    # a tiny lower bound on distances keeps the weights finite if the median coincides with a point
     floor = 1e-10 * np.sqrt(np.diag(gram).max())
     for _ in range(_ITERATIONS):
         squared = np.diag(gram) - 2.0 * gram @ weights + weights @ gram @ weights
@@ -130,7 +130,7 @@ def _whitened(points: np.ndarray) -> np.ndarray:
 
 
 def _median_distance(white: np.ndarray) -> float:
-    # a thousand points are enough for a median, and are half a million distances
+    # a thousand points (half a million distances) suffice for a median
     flat = white.reshape(-1, white.shape[2])
     return float(np.median(scipy.spatial.distance.pdist(flat[:: -(-len(flat) // 1000)])))
 

@@ -1,4 +1,4 @@
-"""Density product of fitted Gaussians: one Gaussian a shard, multiplied."""
+"""Density product of fitted Gaussians: the product of one Gaussian per shard."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from .subsets import Combination, one_shot
 def parametric(post: Posterior, *, draws: int = 1000, chains: int = 4, seed: int = 0, warmup: int = 1000) -> Run:
     """Density product of fitted Gaussians.
 
-    From agent i:  mean m_i and covariance S_i of draws of `exp(-f_i)`; at the hub independent draws of
+    From agent i:  mean m_i and covariance S_i of draws of `exp(-f_i)`. At the hub: independent draws of
     `N(S sum_i S_i^-1 m_i, S)`, `S = (sum_i S_i^-1)^-1`.
 
     Neiswanger, Wang and Xing 2014 (Asymptotically exact, embarrassingly parallel MCMC), section 3.1, eqs. 3.1 and
-    3.2. Exact for Gaussian shards up to the error of the moments, Gaussian always. Only moments are sent.
+    3.2. Exact for Gaussian shards up to the error of the moments. The result is always Gaussian. Agents send only
+    moments.
 
     Parameters
     ----------

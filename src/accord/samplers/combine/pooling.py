@@ -1,4 +1,4 @@
-"""Subset draws with their chains pooled, and the moments of each agent's draws."""
+"""Pooled chains of the subset draws, and the moments of each agent's draws."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Moments(NamedTuple):
 
 
 def pooled(subsets: np.ndarray) -> np.ndarray:
-    """Subset draws (chain, draw, agent, dim) with all chains of an agent in one axis, shape (agent, point, dim)."""
+    """Subset draws (chain, draw, agent, dim) with chains and draws merged, shape (agent, point, dim)."""
     chains, draws, agents, dim = subsets.shape
     return np.moveaxis(subsets.reshape(chains * draws, agents, dim), 1, 0)
 
@@ -36,12 +36,12 @@ def moments(points: np.ndarray) -> Moments:
     Raises
     ------
     ArithmeticError
-        The points of an agent lie in a plane, so that their covariance has no inverse.
+        The points of an agent lie in a plane, so that their covariance is singular.
     """
     means = points.mean(axis=1)
     centred = points - means[:, None]
     covariances = np.einsum("nti,ntj->nij", centred, centred) / (points.shape[1] - 1)
-    # scaled to unit variances: parameters in different units are no sign of a plane
+    # unit variances, so that different units of parameters do not look like a plane
     sd = np.sqrt(np.einsum("nii->ni", covariances))
     smallest = np.full(len(points), 0.0)
     varied = (sd > 0).all(axis=1)
@@ -51,7 +51,7 @@ def moments(points: np.ndarray) -> Moments:
         agent = int(np.argmax(~(smallest > 1e-10)))
         raise ArithmeticError(
             f"the subset draws of agent {agent} lie in a plane: their correlation matrix has the eigenvalue "
-            f"{smallest[agent]:.3g}; take more draws"
+            f"{smallest[agent]:.3g}. Increase draws"
         )
     precisions = np.linalg.inv(covariances)
     return Moments(means, covariances, (precisions + np.swapaxes(precisions, 1, 2)) / 2)

@@ -1,4 +1,4 @@
-"""Base of the one-shot methods: each shard sampled alone by NUTS, the draws combined once and given to all agents."""
+"""Base of the one-shot methods: NUTS samples each shard alone, and all agents get the combined draws."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from ...posterior.reference import nuts_chain, require_blackjax
 from ...results.run import Run, Traffic
 from ...results.unconstrained import in_both_scales
 
-# A subset potential that does not rise by this much (in nats) within this distance (in units of 1 + |mode|), on both
-# sides of its mode and along every axis of its curvature, has no posterior that draws could describe.
-_RISE, _REACH = 1.0, 1e6
-# Divergent transitions above this share of an agent's draws are reported.
+# Rise of a proper potential on both sides of its mode along every axis of its curvature, in nats.
+_RISE = 1.0
+# Distance within which the potential must rise, in units of 1 + |mode|.
+_REACH = 1e6
+# Share of divergent transitions above which a warning is raised.
 _DIVERGENT_SHARE = 0.01
 
 
@@ -38,9 +39,9 @@ class Subsets:
     draws
         Shape (chain, draw, agent, dim), double precision.
     gradients
-        Gradients that NUTS evaluated for each agent, warm-up included, mean over chains, shape (agent,).
+        Gradient evaluations of NUTS per agent, warm-up included, mean over chains, shape (agent,).
     message_bytes
-        Bytes of one draw as it is sent.
+        Bytes of one draw in a message.
     """
 
     draws: np.ndarray
@@ -50,7 +51,7 @@ class Subsets:
 
 @dataclass(frozen=True, eq=False)
 class Combination:
-    """What the hub made of the subset draws.
+    """The draws that the hub made from the subset draws.
 
     Parameters
     ----------
@@ -59,11 +60,11 @@ class Combination:
     statistics
         Arrays of shape (chain, draw).
     facts
-        Text and numbers about the whole combination, which go to the run's settings.
+        Texts and numbers for the run's settings.
     numbers_sent
-        Numbers that each agent sent for all chains; its draws where left out.
+        Numbers that each agent sent for all chains. None: its draws.
     asked, rounds
-        Positions at which every agent was asked for its value and gradient after that, and rounds in all.
+        Positions at which every agent then evaluated its value and gradient for the hub, and the number of rounds.
     """
 
     draws: np.ndarray
@@ -85,20 +86,20 @@ def one_shot(
     seed: int = 0,
     warmup: int = 1000,
 ) -> Run:
-    """Sample every subset posterior, combine the draws at a hub, and give them to all agents.
+    """Sample every subset posterior, combine the draws at a hub, and send them to all agents.
 
-    All one-shot methods that combine draws are this function with a rule of their own.
+    All one-shot methods that combine draws call this function with their rule.
 
     Parameters
     ----------
     post
-        The posterior; every shard must identify all parameters alone.
+        The posterior. Every shard must identify all parameters alone.
     combine
-        The rule: maps subset draws (chain, draw, agent, dim) and a source of randomness to the combined draws.
+        The rule: a function of subset draws (chain, draw, agent, dim) and a NumPy generator.
     method
         The method with its options, as text for the run's settings.
     likelihood_power
-        p of the subset posteriors exp(-p f_i): 1, or N where each stands for the whole posterior.
+        p of the subset posteriors exp(-p f_i): 1, or N if each approximates the whole posterior.
     draws, chains, seed, warmup
         As in `consensus`.
 
@@ -127,7 +128,7 @@ def one_shot(
     """
     began = time.perf_counter()
     subsets = sample_subsets(post, likelihood_power, draws=draws, chains=chains, seed=seed, warmup=warmup)
-    # a stream of its own, so that the hub's randomness does not depend on how NUTS uses the seed
+    # a separate stream, so that the hub's randomness does not depend on how NUTS uses the seed
     combined = combine(subsets.draws, np.random.default_rng([seed, 1]))
     total = subsets.message_bytes * chains * draws
     if combined.numbers_sent is not None:
@@ -142,7 +143,7 @@ def one_shot(
         bytes_sent=total,
         seconds=time.perf_counter() - began,
         rounds=combined.rounds,
-        # questions go out where answers come back
+        # each further round is a request and a reply
         exchanges=2 * combined.rounds - 1,
     )
 
@@ -157,22 +158,22 @@ def as_run(
     rounds: int = 1,
     exchanges: int = 1,
 ) -> Run:
-    """The run of combined draws, which all agents get.
+    """The run of combined draws, with the same draws for all agents.
 
     Parameters
     ----------
     post
         The posterior.
     combined
-        The draws, with all settings of the run as its facts.
+        The draws, with the run's settings as facts.
     gradients
-        Evaluations of each agent's gradient in one chain, shape (agent,).
+        Gradient evaluations of each agent per chain, shape (agent,).
     bytes_sent
-        What each agent sent for all chains, one number or one an agent.
+        Bytes that each agent sent for all chains, a number or an array (agent,).
     seconds
-        What it took.
+        Wall time.
     rounds, exchanges
-        How often the agents were asked, and how often messages went one way.
+        Number of requests to the agents, and of one-way exchanges.
     """
     average = combined.draws.astype(np.dtype(jnp.result_type(float)))
     chains, draws, _ = average.shape
@@ -189,7 +190,7 @@ def as_run(
         ),
         seconds=seconds,
         settings={
-            # agents work at the same time: the sum is the work, the largest is what one waits for
+            # agents work in parallel: the sum is the total work, the largest determines the wall time
             "gradients": float(gradients.sum()),
             "gradients_largest": float(gradients.max()),
             **combined.facts,
@@ -200,23 +201,23 @@ def as_run(
 def sample_subsets(
     post: Posterior, likelihood_power: int = 1, *, draws: int, chains: int, seed: int, warmup: int
 ) -> Subsets:
-    """Draw from every subset posterior exp(-p f_i) by NUTS with a dense metric, started around its mode.
+    """Draw from every subset posterior exp(-p f_i) by NUTS with a dense metric, starting around its mode.
 
     Parameters
     ----------
     post
         The posterior.
     likelihood_power
-        p; with p = N the likelihood of a shard counts N times and the prior, of which f_i holds 1/N, once.
+        p. With p = N a shard's likelihood counts N times and the prior once, because f_i has 1/N of the prior.
     draws, chains, seed, warmup
-        Draws kept in each chain, chains, a whole number >= 0, and adaptation steps before the draws.
+        As in `consensus`.
 
     Raises
     ------
     ValueError
         A number is out of its range, the draws are too few for a covariance, or a subset posterior is improper.
     ArithmeticError
-        NUTS drew something that is not finite (the agent is named).
+        NUTS drew NaN or infinity (the message names the agent).
     ImportError
         BlackJAX is not installed.
     """
@@ -232,7 +233,7 @@ def sample_subsets(
     modes, factors = subset_modes(post, likelihood_power)
     width = jnp.result_type(float)
     normals = np.random.default_rng([seed, 0]).standard_normal((post.num_agents, chains, post.dim))
-    # started as the Gaussian approximation is spread, so that chains that fail to forget their start can be told
+    # dispersed starts: draws of the Gaussian approximation, so that R-hat detects chains that do not mix
     starts = modes[:, None] + np.einsum("nij,ncj->nci", factors, normals)
     keys = jax.vmap(lambda key: jax.random.split(key, chains))(
         jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(seed), jnp.arange(post.num_agents))
@@ -256,7 +257,7 @@ def sample_subsets(
         agent = int(np.argmax(share))
         warnings.warn(
             f"{100 * share[agent]:.2g}% of NUTS transitions on the shard of agent {agent} ({_rows(post, agent)}) "
-            "diverged: its draws, and what they are combined to, may be wrong",
+            "diverged: its draws and the combined draws may be wrong",
             stacklevel=2,
         )
     return Subsets(
@@ -290,16 +291,16 @@ def _draw(
 
 
 def subset_modes(post: Posterior, likelihood_power: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Modes (agent, dim) of the subset posteriors exp(-p f_i), and factors (agent, dim, dim) of about their spread.
+    """Modes (agent, dim) and approximate covariance factors (agent, dim, dim) of the subset posteriors exp(-p f_i).
 
-    The spread along an axis of the curvature is how far the potential takes to rise by 1/2: one standard deviation of
-    a Gaussian, and of use where the Hessian at the mode is 0 or infinite, as for |x|^4 and |x|^1.5.
+    The width along an axis of the curvature is the distance in which the potential rises by 1/2: one standard deviation
+    of a Gaussian. It also exists if the Hessian at the mode is 0 or infinite, as for |x|^4 and |x|^1.5.
 
     Raises
     ------
     ValueError
-        A subset posterior is improper, or no mode was found: agent, rows and the smallest eigenvalue of the Hessian
-        are named.
+        A subset posterior is improper or has no mode. The message names agent, rows and the smallest eigenvalue of the
+        Hessian.
     """
     if post.quadratic:
         hessians = post.hessians()
@@ -333,10 +334,9 @@ def _curvature(potential: Potential, shard: Shard, x: jax.Array) -> jax.Array:
 
 
 class Lowest(NamedTuple):
-    """Where one agent's potential is lowest: shapes (dim,), (dim, dim) and (dim, dim); and gradients evaluated."""
+    """The mode of one agent's potential, with an approximate covariance factor of exp(-power potential) there."""
 
     mode: np.ndarray
-    # a factor of the spread of exp(-power potential)
     factor: np.ndarray
     hessian: np.ndarray
     gradients: int
@@ -352,25 +352,25 @@ def lowest_alone(
     *,
     power: int = 1,
 ) -> Lowest:
-    """The mode of a potential of one agent, in double precision, with its spread.
+    """Find the mode of one agent's potential, in double precision, with a covariance factor.
 
     Parameters
     ----------
     post, agent
-        Whose, for the start and for errors.
+        The posterior, whose `init` is the start, and the agent.
     own
-        What the three functions take before the position.
+        Arguments of the three functions before the position.
     value, slope, curvature
         The potential, its gradient and its Hessian.
     power
-        p of the spread of exp(-p potential).
+        p of the covariance factor, which is for exp(-p potential).
 
     Raises
     ------
     ValueError
         exp(-potential) is improper, or no mode was found.
     """
-    remedy = "methods of accord.sample without whiten form no such matrices"
+    remedy = "use a method of accord.sample without whiten, which needs no such matrices"
     require_matrices("an agent's Hessian and its eigenvectors", post.dim, 3, remedy)
     found = scipy.optimize.minimize(
         lambda x: float(value(*own, x)),
@@ -382,29 +382,29 @@ def lowest_alone(
     )
     hessian = np.asarray(curvature(*own, found.x))
     if not (np.isfinite(hessian).all() and np.isfinite(found.fun)):
-        raise ValueError(f"{_whose(post, agent)} has no mode: its potential is not finite where the search ended")
+        raise ValueError(f"{_subset_name(post, agent)} has no mode: the search ended at a non-finite potential")
     values, vectors = np.linalg.eigh(hessian)
     steepness = np.abs(np.asarray(slope(*own, found.x))).max()
     scale = 1.0 + np.abs(np.asarray(slope(*own, post.init))).max()
     widths = [_width(own, value, found, axis, 0.5 / power) for axis in vectors.T]
     if not all(np.isfinite(_width(own, value, found, axis, _RISE)) for axis in vectors.T):
         raise _improper(post, agent, values[0])
-    # 1e-3 and not less: potentials such as |x|^1.5 have a mode without a Hessian, which Newton steps only approach
+    # a loose tolerance: Newton steps converge slowly to modes without a Hessian, such as the mode of |x|^1.5
     if not steepness <= 1e-3 * scale:
         raise ValueError(
-            f"{_whose(post, agent)} has no mode that could be found: its gradient is still {steepness:.3g} after "
-            f"{found.nit} iterations, where the smallest eigenvalue of its Hessian is {values[0]:.3g}"
+            f"{_subset_name(post, agent)} has no mode that could be found: after {found.nit} iterations the gradient "
+            f"is still {steepness:.3g}, and the smallest eigenvalue of its Hessian is {values[0]:.3g}"
         )
-    # a Hessian takes as many gradients as there are parameters
+    # a Hessian counts as `dim` gradients
     return Lowest(found.x, vectors * np.array(widths), hessian, int(found.njev + post.dim * found.nhev))
 
 
 def _width(own: tuple[Any, ...], value: Any, found: Any, axis: np.ndarray, rise: float) -> float:
-    """How far a potential takes to rise so much on both sides of its mode; infinite if it does not within reach."""
+    """The distance in which a potential rises by `rise` on both sides of its mode; infinite if beyond reach."""
     reach = (1.0 + np.abs(found.x).max()) * np.geomspace(1.0 / _REACH, _REACH, 49)
     furthest = 0.0
     for side in (axis, -axis):
-        # written so that NaN, which overflow far out may give, is no rise; infinity is one
+        # NaN, which overflow may give, counts as no rise, and infinity as a rise
         risen = (step for step in reach if float(value(*own, found.x + step * side)) >= found.fun + rise)
         furthest = max(furthest, next(risen, np.inf))
     return furthest
@@ -412,12 +412,12 @@ def _width(own: tuple[Any, ...], value: Any, found: Any, axis: np.ndarray, rise:
 
 def _improper(post: Posterior, agent: int, smallest: float) -> ValueError:
     return ValueError(
-        f"{_whose(post, agent)} is improper: the smallest eigenvalue of its Hessian is {smallest:.3g}. One-shot "
-        "methods need shards that identify all parameters alone: give this agent more rows or the model a proper prior"
+        f"{_subset_name(post, agent)} is improper: the smallest eigenvalue of its Hessian is {smallest:.3g}. One-shot "
+        "methods need shards that identify all parameters alone: add rows to this agent or a proper prior to the model"
     )
 
 
-def _whose(post: Posterior, agent: int) -> str:
+def _subset_name(post: Posterior, agent: int) -> str:
     return f"the subset posterior of agent {agent} ({_rows(post, agent)}, {post.dim} parameters)"
 
 

@@ -1,4 +1,4 @@
-"""Surrogate likelihood: one agent samples its own rows, tilted so that they have the slope of everybody's."""
+"""Surrogate likelihood: one agent samples its own rows with a linear term that corrects the gradient."""
 
 from __future__ import annotations
 
@@ -21,19 +21,15 @@ from .subsets import Combination, as_run, lowest_alone
 
 
 class Tilted(NamedTuple):
-    """An agent's surrogate after some rounds.
-
-    Its weight, its tilt (dim,), its mode (dim,) with the curvature and a factor of the spread there (dim, dim), how far
-    each round moved the mode (round,), in its standard deviations, and the gradients that the agent evaluated.
-    """
+    """An agent's surrogate after some rounds."""
 
     weight: float
-    tilt: np.ndarray
-    mode: np.ndarray
-    curvature: np.ndarray
-    factor: np.ndarray
-    moves: np.ndarray
-    gradients: int
+    tilt: np.ndarray  # (dim,)
+    mode: np.ndarray  # (dim,)
+    curvature: np.ndarray  # at the mode, (dim, dim)
+    factor: np.ndarray  # covariance factor at the mode, (dim, dim)
+    moves: np.ndarray  # distance by which each round moved the mode, in standard deviations, (round,)
+    gradients: int  # evaluations by the agent
 
 
 def surrogate(
@@ -48,40 +44,40 @@ def surrogate(
 ) -> Run:
     """Communication-efficient surrogate likelihood.
 
-    From agent i:  with l_j = -log likelihood of agent j's rows, n rows in all, n_i its own and w = n / n_i, in each
-    round `g = sum_j grad l_j(theta)`, asked of all, `theta+ = argmin_x w l_i(x) - log prior(x)
-    + x' (g - w grad l_i(theta))`; at the start without the last term. Draws are those of `exp(-` the last function `)`,
-    by NUTS on its own rows.
+    From agent i:  with l_j = -log likelihood of agent j's rows, n rows in total, n_i at agent i and w = n / n_i, in
+    each round `g = sum_j grad l_j(theta)` over all agents, `theta+ = argmin_x w l_i(x) - log prior(x)
+    + x' (g - w grad l_i(theta))`, at the start without the last term. NUTS on agent i's rows then draws from `exp(-`
+    the last function `)`.
 
     Jordan, Lee and Yang 2019 (Communication-efficient distributed statistical inference, JASA 114; arXiv:1605.07689),
     the surrogate loss, its iterated minimiser and its quasi-posterior, in sums over rows. Each round multiplies the
-    distance to the pooled mode by about `I - H_i^-1 H`, H the curvature of F and H_i that of the surrogate: of the
-    order 1 / sqrt(n_i) where shards are random parts of the data, so that a few rounds reach the mode. Error bars are
-    those of H_i: off by the order of 1 / sqrt(n_i) for random parts, and for shards that differ by as much as these
-    do, in every round (agents with twice the curvature a row say 0.71 of the standard deviation). Rounds that do not
-    come closer warn.
+    distance to the pooled mode by about `I - H_i^-1 H`, with H the Hessian of F and H_i the Hessian of the surrogate.
+    If shards are random parts of the data, this is of order 1 / sqrt(n_i), and a few rounds reach the mode. Standard
+    deviations come from H_i. Their relative error is of order 1 / sqrt(n_i) for random parts. If shards differ, the
+    error stays in every round: an agent with twice the curvature per row gives 0.71 of the standard deviation. A
+    warning is raised if the rounds do not converge.
 
     Parameters
     ----------
     post
         The posterior.
     draws, chains, seed, warmup
-        As in `consensus`; draws may be few.
+        As in `consensus`, without its lower bound on draws.
     rounds
-        How often all agents are asked for their slope, >= 1.
+        Number of sums of all agents' gradients, >= 1.
     agent
-        Who samples; None: the one with the most rows.
+        The agent that samples. None: the agent with the most rows.
 
     Returns
     -------
     Run
-        The draws of that agent, for every agent. Settings: `agent`, and `last_move`, how far the last round moved the
-        mode, in its standard deviations.
+        That agent's draws, for every agent. Settings: `agent`, and `last_move`, the distance by which the last round
+        moved the mode, in standard deviations.
 
     Raises
     ------
     ValueError
-        A number out of its range, or a surrogate that has no mode.
+        A number is out of its range, or the surrogate has no mode.
     ImportError
         BlackJAX is not installed.
 
@@ -119,10 +115,10 @@ def surrogate(
         raise ArithmeticError(f"NUTS on the surrogate of agent {lead} drew NaN or infinity")
     if (share := float(np.mean(divergent))) > 0.01:
         warnings.warn(
-            f"{100 * share:.2g}% of NUTS transitions on the surrogate of agent {lead} diverged: its draws may be wrong",
+            f"{100 * share:.2g}% of NUTS transitions on the surrogate of agent {lead} diverged: the draws may be wrong",
             stacklevel=2,
         )
-    # the slopes are asked for once, for all chains
+    # one request for the gradients serves all chains
     gradients = np.full(post.num_agents, rounds / chains)
     gradients[lead] += found.gradients / chains + float(np.mean(evaluated))
     facts = {
@@ -136,7 +132,7 @@ def surrogate(
         post,
         Combination(np.asarray(positions, np.float64), facts=facts),
         gradients=gradients,
-        # one slope a round, of the agent that samples one point
+        # one gradient per round, and one point from the agent that samples
         bytes_sent=rounds * post.dim * np.dtype(np.float64).itemsize,
         seconds=time.perf_counter() - began,
         rounds=rounds,
@@ -145,12 +141,12 @@ def surrogate(
 
 
 def tilted(post: Posterior, agent: int, rounds: int) -> Tilted:
-    """The surrogate of one agent after so many rounds; warns where these do not come closer to the mode.
+    """The surrogate of one agent after `rounds` rounds, with a warning if they do not converge.
 
     Raises
     ------
     ValueError
-        It has no mode.
+        The surrogate has no mode.
     """
     weight = float(post.sizes.sum() / post.sizes[agent])
     tilt, moves, gradients = np.zeros(post.dim), [], 0
@@ -167,8 +163,9 @@ def tilted(post: Posterior, agent: int, rounds: int) -> Tilted:
             gradients += before.gradients
     if len(moves) > 1 and not moves[-1] < moves[-2]:
         warnings.warn(
-            f"the surrogate of agent {agent} comes no closer to the mode: its last two rounds moved it by "
-            f"{moves[-2]:.3g} and {moves[-1]:.3g} standard deviations. Its shard is too unlike the others'",
+            f"the surrogate of agent {agent} does not converge to the mode: its last two rounds moved it by "
+            f"{moves[-2]:.3g} and {moves[-1]:.3g} standard deviations. Its shard differs too much from the others: "
+            "choose another agent",
             stacklevel=3,
         )
     gradients += found.gradients

@@ -1,4 +1,4 @@
-"""WASP: the Wasserstein barycentre of the subset posteriors."""
+"""WASP: Wasserstein barycentre of the subset posteriors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...results.run import Run
 from .pooling import pooled
 from .subsets import Combination, one_shot
 
-# Assignments repeat themselves exactly once they are found, far before this.
+# Largest number of iterations. The assignments become constant long before.
 _ITERATIONS = 200
 
 
@@ -21,24 +21,24 @@ def wasp(
 ) -> Run:
     """Wasserstein posterior.
 
-    From agent i:  draws of `exp(-N f_i)`, the posterior as if all data were like its own; at the hub the law nearest
-    to all of them, `argmin_q sum_i W_2(q, q_i)^2`.
+    From agent i:  draws of `exp(-N f_i)`, with agent i's data repeated N times. At the hub: their barycentre
+    `argmin_q sum_i W_2(q, q_i)^2`.
 
     Srivastava, Cevher, Dinh and Dunson 2015 (WASP: scalable Bayes via barycenters of subset posteriors). In one
-    dimension the barycentre is exact: its quantiles are the averages of the subsets' quantiles. Otherwise the draws
-    are dealt into batches of `support`, and each batch gets the barycentre of as many equal atoms with free positions
-    (Cuturi and Doucet 2014, algorithm 2, of POT). Their mean is exact; draws that are matched but not the same average
-    to a covariance too small by O(k^(-2 / dim)) for k atoms, measured for Gaussians in the worst direction as 3% in two
-    dimensions and 8% in three at k = 500. The barycentre is not the posterior: each exp(-N f_i) has the posterior's
-    width but its own place, and the average of N places is right to first order in 1 / rows, for shards that are
-    random parts of the data. It does not weigh agents by their rows.
+    dimension the barycentre is exact: its quantiles are the averages of the subsets' quantiles. Otherwise the draws are
+    split into batches of `support`, and each batch becomes the barycentre with as many equal atoms at free positions
+    (Cuturi and Doucet 2014, algorithm 2, from POT). Its mean is exact. Averaging matched draws makes the covariance too
+    small by O(k^(-2 / dim)) for k atoms. For Gaussians at k = 500 this is 3% in two and 8% in three dimensions, in the
+    worst direction. The barycentre is not the posterior: each exp(-N f_i) has the posterior's width but a different
+    location. The average location is right to first order in 1 / rows if shards are random parts of the data. Agents
+    are not weighted by their rows.
 
     Parameters
     ----------
     post, draws, chains, seed, warmup
-        As in `consensus`. The draws of all chains are combined together; draws of the result are exchangeable.
+        As in `consensus`. All chains are combined together, and the resulting draws are exchangeable.
     support
-        Atoms of a batch in more than one dimension, >= 2; the time of a batch grows as its cube.
+        Atoms of a batch in more than one dimension, >= 2. The time of a batch grows as the cube.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def wasp(
     Raises
     ------
     ValueError
-        As in `consensus`; or `support` out of its range.
+        As in `consensus`, or `support` is out of its range.
     ImportError
         BlackJAX or POT is not installed.
 
@@ -76,10 +76,10 @@ def wasp(
 
 
 def barycentre(subsets: np.ndarray, rng: np.random.Generator, *, support: int = 500) -> Combination:
-    """The combination of subset draws (chain, draw, agent, dim)."""
+    """Combine subset draws (chain, draw, agent, dim)."""
     points = pooled(subsets)
     found = _quantiles(points) if points.shape[2] == 1 else _free_support(points, rng, support)
-    # a new order: sorted or matched atoms are no chain
+    # shuffled, because sorted or matched atoms are not a chain
     return Combination(rng.permutation(found).reshape(*subsets.shape[:2], subsets.shape[3]))
 
 
@@ -91,14 +91,14 @@ def _free_support(points: np.ndarray, rng: np.random.Generator, support: int) ->
     ot = _require_pot()
     count = points.shape[1]
     dealt = np.array_split(rng.permutation(count), -(-count // support))
-    # in units of the draws' spread, so that "no more movement" does not depend on the parameters' units
+    # in units of the draws' spread, so that the stopping rule does not depend on the parameters' units
     scale = np.sqrt(points.var(axis=1).sum(axis=1).mean())
     centre = points.mean(axis=(0, 1))
     batches: list[np.ndarray] = []
     for chosen in dealt:
         own = [(x[chosen] - centre) / scale for x in points]
         equal = np.full(len(chosen), 1.0 / len(chosen))
-        # agents in turn give the atoms' first positions, moved to where the barycentre's mean is sure to be
+        # start from the atoms of one agent, in turn, shifted to the barycentre's exact mean
         start = own[len(batches) % len(own)]
         start = start - start.mean(axis=0) + np.mean(own, axis=(0, 1))
         atoms = ot.lp.free_support_barycenter(own, [equal] * len(own), start, numItermax=_ITERATIONS, stopThr=1e-12)

@@ -1,4 +1,4 @@
-"""The claims of section 6.2.3 of the D-ADMMS paper on figures 1 and 2, and remarks on what it leaves out."""
+"""Claims of section 6.2.3 of the D-ADMMS paper on figures 1 and 2, and remarks on its omissions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL_COVARIANCE = 1e-3  # "the very small (<= 10^-3) entries of the true poster
 
 
 def ring_claims(curves: Curves, others: list[Posterior]) -> list[Claim]:
-    """What is said of the ring, and on how many other data sets it holds."""
+    """Claims on the ring, with the share of other data sets on which they hold."""
     sizes, names = sorted({n for n, _, _ in curves}), ("D-ADMMS", *BASELINES)
     groups = [{name: curves[n, "ring", name] for name in names} for n in sizes]
     elsewhere = [{name: written_out(recursion(name, "ring", post), post) for name in names} for post in others]
@@ -66,7 +66,7 @@ def late_radius(post: Posterior, kind: str, scripts: bool = False) -> float:
 
 
 def network_claims(curves: Curves, posts: dict[int, Posterior]) -> list[Claim]:
-    """What is said of the other networks and of many agents."""
+    """Claims on the other networks and on many agents."""
     sizes = sorted({n for n, _, _ in curves})
     connected = [n for n in sizes if (n, "complete", "D-ADMMS") in curves]
     slower = [[curves[n, kind, "D-ADMMS"].reached() for n in connected] for kind in ("complete", "ring")]
@@ -151,7 +151,7 @@ def network_claims(curves: Curves, posts: dict[int, Posterior]) -> list[Claim]:
 
 
 def remarks(curves: Curves, scripts: Curves, rng: np.random.Generator) -> list[Claim]:
-    """What the paper leaves out."""
+    """Remarks on omissions of the paper."""
     sizes = sorted({n for n, _, _ in curves})
     ratios = {
         (n, kind): (curves[n, kind, "D-ADMMS"].variance_ratio, NETWORKS[kind](n).max_degree / (2.0 * RHO))

@@ -1,11 +1,11 @@
-"""Section 6.2 of the D-ADMMS paper: its data, methods and networks, and their recursions written out as matrices.
+"""Section 6.2 of the D-ADMMS paper: its data, methods and networks, and their recursions as matrices.
 
-Stated there: all numbers of the methods, 100 trials, x_i(0) ~ N(0, I). Left out, and chosen here as in the authors'
+The paper states all numbers of the methods, 100 trials, and x_i(0) ~ N(0, I). Other choices are as in the authors'
 scripts, which the paper's first footnote names: 50 rounds, Metropolis weights for S, agent 0 for "an agent", the true x
-drawn from the prior, covariances of trials divided by their number. v(0) of D-SGHMC is 0 (the scripts: N(0, I)).
+drawn from the prior, covariances of trials divided by their number. v(0) of D-SGHMC is 0 (N(0, I) in the scripts).
 
-Those scripts are not the printed equations: an agent's mixing sees what agents before it computed in the same round,
-and the proximal step of D-ADMMS sums over agents 0 .. deg_i - 1 in place of the neighbours. `recursion` has both forms.
+The scripts differ from the printed equations: an agent mixes the values that earlier agents computed in the same round,
+and the proximal step of D-ADMMS sums over agents 0 .. deg_i - 1 instead of the neighbours. `recursion` has both forms.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ NETWORKS: dict[str, Callable[[int], Network]] = {
     "ring": Network.ring,
     "no edges": Network.empty,
 }
-# chi_1 of D-ULA; chi_2 is 0.05 on all of them
+# chi_1 of D-ULA. chi_2 is 0.05 on all networks.
 _CONSENSUS_DECAY = {"complete": 0.55, "ring": 0.05, "no edges": 0.05}
 ULA = {
     kind: (Polynomial(ULA_STEP, ULA_OFFSET, 0.05), Polynomial(ULA_CONSENSUS, ULA_OFFSET, chi))
     for kind, chi in _CONSENSUS_DECAY.items()
 }
 
-# Each method on a kind of network. Its own form is `published`; the last two are accord's.
+# Each method on a kind of network. `published` is the paper's form, the last two forms are accord's.
 METHODS: dict[str, Callable[[str], Sampler]] = {
     "D-ADMMS": lambda kind: DADMMS(RHO, calibration="published"),
     "C-ADMM": lambda kind: DADMMS(RHO, temperature=0.0),
@@ -55,7 +55,7 @@ METHODS: dict[str, Callable[[str], Sampler]] = {
     "calibrated": lambda kind: DADMMS(RHO),
     "common noise": lambda kind: DADMMS(RHO, noise="common"),
 }
-# How each is drawn; dashes differ too, so that curves on top of one another show.
+# Line styles. Dashes differ, so that coinciding curves are visible.
 STYLE: dict[str, dict[str, str]] = {
     "D-ADMMS": {"color": COLORS["blue"], "ls": "-"},
     "C-ADMM": {"color": "0.2", "ls": "--"},
@@ -66,17 +66,17 @@ STYLE: dict[str, dict[str, str]] = {
     "common noise": {"color": COLORS["green"], "ls": "-."},
 }
 BASELINES = ("D-SGLD", "D-SGHMC", "D-ULA")
-# Where no agent has a neighbour accord refuses D-ADMMS; eq. 4 then says that every agent goes to its own mode.
+# Methods that accord refuses on a network without edges. By eq. 4 each agent goes to its own mode there.
 ALONE = ("D-ADMMS", "C-ADMM")
 
 
 def methods_on(kind: str) -> tuple[str, ...]:
-    """The methods that there are on a kind of network."""
+    """The methods on a kind of network."""
     return (*ALONE, *BASELINES) if kind == "no edges" else tuple(METHODS)
 
 
 def regression(agents: int, rows: int, rng: np.random.Generator, dim: int = 2) -> Posterior:
-    """The posterior of section 6.2.1, with data drawn anew."""
+    """The posterior of section 6.2.1 with random data."""
     x = PRIOR_VARIANCE**0.5 * rng.standard_normal(dim)
     Z = rng.standard_normal((agents, rows, dim))
     y = Z @ x + XI * rng.standard_normal((agents, rows))
@@ -85,18 +85,18 @@ def regression(agents: int, rows: int, rng: np.random.Generator, dim: int = 2) -
 
 @dataclass(frozen=True)
 class Recursion:
-    """s+ = A(k) s + c(k) + B(k) w on s = (x, second), x the agents' positions one after the other.
+    """The recursion s+ = A(k) s + c(k) + B(k) w on s = (x, second), with the agents' positions stacked in x.
 
     Parameters
     ----------
     step
-        `step(k)` gives A, c and B of round k.
+        `step(k)` returns A, c and B of round k.
     """
 
     step: Callable[[int], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
     def walk(self, start: Gaussian, agents: int, rounds: int) -> Iterator[Gaussian]:
-        """The joint law of the agents after 0, 1, ..., `rounds` rounds; each starts from `start` on its own."""
+        """Yield the joint law of the agents after 0, 1, ..., `rounds` rounds from independent starts."""
         mean, cov = np.tile(start.mean, agents), np.kron(np.eye(agents), start.cov)
         size = mean.size
         extra = len(self.step(0)[1]) - size
@@ -109,13 +109,13 @@ class Recursion:
 
 
 def recursion(name: str, kind: str, post: Posterior, rho: float = RHO, scripts: bool = False) -> Recursion:
-    """Eqs. 4-5 and 22-25 as matrices, or what the authors' scripts do in their place."""
+    """Eqs. 4-5 and 22-25 as matrices, or the form of the authors' scripts."""
     network, d = NETWORKS[kind](post.num_agents), post.dim
     H, b = block_diag(*post.hessians()), -post.gradients(np.zeros(d)).ravel()
     wide, eye, eta = np.eye(d), np.eye(len(b)), SGHMC_STEP
 
     def mixing(S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """M and R with x+ = M (R x + ...), where x+ = S x + ...; in place x+ = L x+ + (S - L) x + ..., L below."""
+        """M and R in x+ = M (R x + ...), for x+ = S x + ... or, in place, x+ = L x+ + (S - L) x + ... (L: `lower`)."""
         lower = np.kron(np.tril(S, -1), wide) if scripts else 0.0 * eye
         return np.linalg.inv(eye - lower), np.kron(S, wide) - lower
 
@@ -137,11 +137,11 @@ def recursion(name: str, kind: str, post: Posterior, rho: float = RHO, scripts: 
             "D-ADMMS": 2.0**0.5 * D,
             "C-ADMM": 0.0 * D,
             "calibrated": 2.0 * np.sqrt(rho * D),
-            # w / sqrt(rho sum_i deg_i) at every centre, times the strength 2 rho deg_i of the proximal step
+            # w / sqrt(rho sum_i deg_i) at each centre, times the strength 2 rho deg_i of the proximal step
             "common noise": 2.0 * rho * degrees[:, None] / np.sqrt(rho * max(degrees.sum(), 1.0)),
         }
         P = np.linalg.inv(H + 2.0 * rho * np.kron(D, wide))
-        # the duals sum to zero, and what rounding makes of that would never decay
+        # the duals sum to zero, and rounding errors in the sum would never decay
         kept = np.kron(np.eye(n) - 1.0 / n, wide)
         x = [rho * P @ pull, -P, P @ b, P @ np.kron(shock[name], wide)]
         A = np.block([[x[0], x[1]], [rho * L @ x[0], kept + rho * L @ x[1]]])

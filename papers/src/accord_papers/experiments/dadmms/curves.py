@@ -16,13 +16,13 @@ from ..frame import Claim, whole_run
 from ..verdicts import Verdict
 from .common import ROUNDS, START, Recursion
 
-SAME = 1e-8  # law and recursion differ by rounding alone
-TENTH = 0.1  # converged: an agent within a tenth of its first distance
-CHANCE = 0.001  # that trials of the law itself are said not to have it
+SAME = 1e-8  # tolerance for rounding between law and recursion
+TENTH = 0.1  # share of an agent's first distance that counts as converged
+CHANCE = 0.001  # false alarm rate of each check of trials
 
 
 def distances(means: np.ndarray, covs: np.ndarray, target: Gaussian) -> np.ndarray:
-    """W2 of many Gaussians on the plane to the target, (...,), from means (..., 2) and covariances (..., 2, 2)."""
+    """W2 to the target of Gaussians on the plane, (...,), from means (..., 2) and covariances (..., 2, 2)."""
     # the root of a 2 x 2 matrix M has the trace sqrt(tr M + 2 sqrt det M)
     overlap = np.einsum("ij,...ji->...", target.cov, covs)
     determinant = np.linalg.det(target.cov) * np.linalg.det(covs)
@@ -39,7 +39,7 @@ def fitted(draws: np.ndarray, target: Gaussian) -> np.ndarray:
 
 
 def refitted(source: Gaussian, target: Gaussian, trials: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """`fitted` of so many trials of a Gaussian on the plane, drawn `count` times, without drawing the trials."""
+    """`count` draws of `fitted` for `trials` trials of a Gaussian on the plane, without drawing the trials."""
     root = source.factor()
     means = source.mean + rng.standard_normal((count, 2)) @ root.T / trials**0.5
     # Bartlett: the scatter of standard normals is T T'
@@ -52,25 +52,25 @@ def refitted(source: Gaussian, target: Gaussian, trials: int, count: int, rng: n
 
 @dataclass
 class Curve:
-    """W2 of agent 0 and of the average to the posterior by round; arrays have the shape (round + 1, 2).
+    """W2 of agent 0 and of the average to the posterior by round, in arrays of shape (round + 1, 2).
 
     Parameters
     ----------
     law
-        Of the exact law.
+        W2 of the exact law.
     apart
-        Largest difference between `accord.law` and the recursion written out: of means in posterior sds, of
-        covariances in posterior variances, relative where these are large; None where the law was not asked for.
+        Largest difference between `accord.law` and the recursion, means in posterior sds, covariances in posterior
+        variances, relative if they are large. None without `accord.law`.
     last
         The laws of agent 0 and of the average after the last round.
     trials
-        Of the Gaussians fitted to trials; None where there are none.
+        W2 of Gaussians fitted to trials. None without trials.
     expected
-        The mean of what so many trials of that law give.
+        Mean W2 of Gaussians fitted to the same number of trials of the law.
     tally
-        What the trials show of every agent and the average from round 1 on.
+        Moments of the trials for every agent and the average from round 1 on.
     exact
-        accord's law.
+        The law from `accord.law`.
     """
 
     law: np.ndarray
@@ -94,7 +94,7 @@ class Curve:
         return self.exact.stationary()
 
     def reached(self) -> float:
-        """The first round in which agent 0 is within a tenth of its first distance; infinity where none is."""
+        """The first round in which agent 0 is within a tenth of its first distance, or infinity."""
         near = np.flatnonzero(self.law[:, 0] <= TENTH * self.law[0, 0])
         return float(near[0]) if near.size else np.inf
 
@@ -107,7 +107,7 @@ def both(joint: Gaussian, agents: int) -> tuple[Gaussian, Gaussian]:
 
 
 def written_out(found: Recursion, post: Posterior, start: Gaussian = START, rounds: int = ROUNDS) -> Curve:
-    """The curve of a recursion, without accord's law and without trials."""
+    """The curve of a recursion, without `accord.law` and without trials."""
     target, n = post.exact(), post.num_agents
     pairs = [both(joint, n) for joint in found.walk(start, n, rounds)]
     return Curve(np.array([[wasserstein2(one, target) for one in pair] for pair in pairs]), None, pairs[-1], target)
@@ -124,7 +124,7 @@ def curve(
     trials: int = 0,
     rng: np.random.Generator,
 ) -> Curve:
-    """The exact law of a method, beside its recursion written out, and so many trials of it."""
+    """The curve of a method by `accord.law`, compared with its recursion, and optionally with trials."""
     n, target, exact = post.num_agents, post.exact(), law(post, network, sampler, init=start)
     apart, pairs, means, variances = 0.0, [], [], []
     for k, other in enumerate(written.walk(start, n, rounds)):
@@ -148,23 +148,23 @@ def curve(
         found.tally = Tally(np.array(means[1:]), np.array(variances[1:]))
         found.tally.add(np.concatenate([run.draws.reshape(trials, rounds, -1), run.average], axis=2))
         shown = fitted(np.stack([run.draws[:, :, 0], run.average], axis=2), target)
-        # round 0 is the start, which a run does not record
+        # a run does not record round 0
         found.trials = np.concatenate([np.full((1, 2), np.nan), shown])
         found.expected = np.array([[refitted(one, target, trials, 200, rng).mean() for one in pair] for pair in pairs])
     return found
 
 
 def worst_score(curves: list[Curve]) -> tuple[float, float]:
-    """The largest score of any trials against the law, and the bound that it exceeds with a chance of 0.001."""
+    """The largest score of trials against the law, and the bound for a false alarm rate of 0.001."""
     tallies = [curve.tally for curve in curves if curve.tally is not None]
     scores = [score for tally in tallies for score in (tally.mean_scores(), tally.variance_scores())]
     return max(float(np.abs(score).max()) for score in scores), bound(sum(score.size for score in scores), CHANCE)
 
 
 def outside(curves: list[Curve], rng: np.random.Generator) -> tuple[int, int, int]:
-    """How many of the last rounds' fitted distances lie outside the range of so many drawn from the law.
+    """Distances in the last round outside the range of `count` draws from the law: their number, all, and `count`.
 
-    Each does with a chance of 2 / (count + 1) under the law, whatever its shape, and any with CHANCE at most.
+    Under the law, each distance is outside with probability 2 / (count + 1), and any with probability at most CHANCE.
     """
     shown = [curve for curve in curves if curve.trials is not None]
     count, found = int(np.ceil(2 * 2 * len(shown) / CHANCE)), 0
@@ -177,7 +177,7 @@ def outside(curves: list[Curve], rng: np.random.Generator) -> tuple[int, int, in
 
 
 def checks(curves: list[Curve], rng: np.random.Generator) -> list[Claim]:
-    """What must hold for the curves to mean something."""
+    """Checks of the law against the equations, and of the trials against the law."""
     apart = max(found.apart for found in curves if found.apart is not None)
     score, most = worst_score(curves)
     out, tests, count = outside(curves, rng)

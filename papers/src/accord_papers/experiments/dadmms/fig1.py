@@ -1,8 +1,8 @@
 """D-ADMMS, figure 1: W2 to the posterior by round, three networks, 5 to 100 agents with 50 rows each.
 
-Set-up as in dadmms.py. The printed W2 is that of Gaussians fitted to 100 trials; lines here are the exact law, dots
-such trials. Calibrated D-ADMMS, with and without common noise, is accord's own. The paper leaves out 100 agents on a
-complete network, and so do we. Figure 2 is the same with 200 rows.
+Set-up as in common.py. The printed W2 is that of Gaussians fitted to 100 trials. Here lines are the exact law, and dots
+are Gaussians fitted to 100 trials. Calibrated D-ADMMS, with and without common noise, is a method of accord. As in the
+paper, there is no complete network of 100 agents. Figure 2 is the same with 200 rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WHO = ("agent", "average")
 
 
 def run(rows: int, size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Figure 1 or 2, with so many rows an agent."""
+    """Run figure 1 or 2, with `rows` rows for each agent."""
     data, noise, others = np.random.default_rng(seed).spawn(3)
     posts = {n: regression(n, rows, data) for n in AGENTS}
     cases = [
@@ -37,8 +37,8 @@ def run(rows: int, size: Size, seed: int, folder: Path, progress: Progress) -> l
     for n, kind, name in cases:
         progress(f"{name}, {kind}, {n} agents", len(curves) / len(cases))
         written = recursion(name, kind, posts[n])
-        # each takes seconds to compile: a small run has trials of the paper's methods on the ring, and elsewhere takes
-        # the law from the equations written out
+        # each case compiles for seconds, so a small run has trials of the paper's methods on the ring only, and in all
+        # other cases the law from the equations
         few = kind == "ring" and name in (*ALONE, *BASELINES)
         drawn = n <= size.numbers["simulated"] and (few or size.numbers["every_method"])
         if not drawn or (kind == "no edges" and name in ALONE):
@@ -64,7 +64,7 @@ def run(rows: int, size: Size, seed: int, folder: Path, progress: Progress) -> l
 
 
 def write(folder: Path, curves: Curves, scripts: Curves) -> None:
-    """All curves, those of the authors' scripts too."""
+    """Write all curves, including the curves of the authors' scripts."""
     columns = ["form", "agents", "network", "method", "round", "agent_law", "average_law"]
     columns += ["agent_trials", "average_trials", "agent_expected_of_trials", "average_expected_of_trials"]
     rows = [
@@ -77,12 +77,12 @@ def write(folder: Path, curves: Curves, scripts: Curves) -> None:
 
 
 def shown(values: np.ndarray | None, k: int) -> list[float | None]:
-    """Row k, with nothing where there is nothing."""
+    """Row k, with None for missing values."""
     return [None, None] if values is None or np.isnan(values[k]).any() else values[k].tolist()
 
 
 def draw(folder: Path, curves: Curves, scripts: Curves, rng: np.random.Generator) -> None:
-    """One figure for each number of agents, and one of what the scripts have instead."""
+    """Draw one figure for each number of agents, and one that compares equations and scripts."""
     for n in sorted({n for n, _, _ in curves}):
         kinds = [kind for kind in NETWORKS if (n, kind, "D-SGLD") in curves]
         dots = f"; dots: {TRIALS} trials" if curves[n, "ring", "D-SGLD"].trials is not None else ""
@@ -115,7 +115,7 @@ def draw(folder: Path, curves: Curves, scripts: Curves, rng: np.random.Generator
 
 
 def experiment(name: str, figure: str, rows: int, small: float, paper: float) -> Experiment:
-    """Figure 1 or 2, with expected minutes of both sizes."""
+    """The experiment for figure 1 or 2, with expected minutes of both sizes."""
     numbers = (
         {"agents": 20, "simulated": 5, "every_method": 0, "data_sets": 5},
         {"agents": 100, "simulated": 100, "every_method": 1, "data_sets": 20},

@@ -1,7 +1,7 @@
 """D-ADMMS, figure 3: W2 of an agent by round for many rho, on a ring of 20 agents with 50 rows each.
 
-The values of rho are those of the authors' script; the text does not list them. Beside the paper's own form stand
-calibrated D-ADMMS with and without common noise, and what all three come to after infinitely many rounds.
+The values of rho are from the authors' script, because the text does not list them. The figure also has calibrated
+D-ADMMS with and without common noise, and the limits of all three forms.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ STYLE = {
     "common noise": {"color": COLORS["green"], "marker": "^", "ls": "-."},
 }
 Curves = dict[tuple[str, float], Curve]  # by form and rho
-SAME_WITHIN = 2.0  # W2 within this factor of the best is called the same
+SAME_WITHIN = 2.0  # largest ratio of W2 that counts as robust
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Figure 3, with so many of the values of rho, evenly chosen."""
+    """Run figure 3, with an even selection of the values of rho."""
     data, noise = np.random.default_rng(seed).spawn(2)
     post = regression(AGENTS, ROWS, data)
     rhos = [RHOS[i] for i in np.linspace(0, len(RHOS) - 1, size.numbers["values"]).astype(int)]
@@ -56,7 +56,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 
 
 def write(folder: Path, curves: Curves, limits: dict[str, np.ndarray]) -> None:
-    """The curves and their limits."""
+    """Write the curves and their limits."""
     rows = [
         [*case, k, found.law[k, 0], None if found.trials is None or k == 0 else found.trials[k, 0]]
         for case, found in curves.items()
@@ -68,7 +68,7 @@ def write(folder: Path, curves: Curves, limits: dict[str, np.ndarray]) -> None:
 
 
 def draw(folder: Path, curves: Curves, limits: dict[str, np.ndarray]) -> None:
-    """By round for the paper's form and for common noise, then the limits by rho."""
+    """Draw W2 by round for the paper's form and for common noise, and the limits by rho."""
     import matplotlib as mpl
 
     rhos = values(curves)
@@ -92,12 +92,12 @@ def draw(folder: Path, curves: Curves, limits: dict[str, np.ndarray]) -> None:
 
 
 def values(curves: Curves) -> list[float]:
-    """The rho that were run."""
+    """The values of rho in the curves."""
     return [rho for name, rho in curves if name == "D-ADMMS"]
 
 
 def claims(curves: Curves, limits: dict[str, np.ndarray]) -> list[Claim]:
-    """The section draws no conclusion in words; what figure 3 shows is judged here."""
+    """Claims on what figure 3 shows, because the section states no conclusion."""
     published = [found for (name, _), found in curves.items() if name == "D-ADMMS"]
     last = np.array([found.law[-1, 0] for found in published])
     trials = np.array([found.trials[-1, 0] for found in published if found.trials is not None])
@@ -109,8 +109,8 @@ def claims(curves: Curves, limits: dict[str, np.ndarray]) -> list[Claim]:
             "robustness of D-ADMMS to the choice of rho",
             Verdict.of(bool(last.max() <= SAME_WITHIN * last.min())),
             f"W2 of agent 0 after {ROUNDS} rounds for rho = {listed(values(curves))}: {listed(last)}; the largest over "
-            f"the smallest, of which up to {SAME_WITHIN:g} is called robust. The step of the average is 1 / (4 rho N): "
-            "large rho has not arrived",
+            f"the smallest; robust: at most {SAME_WITHIN:g}. The step of the average is 1 / (4 rho N): "
+            "large rho has not converged",
             ours=float(trials.max() / trials.min()),
             law=float(last.max() / last.min()),
         ),
@@ -119,8 +119,8 @@ def claims(curves: Curves, limits: dict[str, np.ndarray]) -> list[Claim]:
             "with more rounds D-ADMMS comes to the posterior whatever rho is",
             Verdict.of(bool(np.abs(ratios - 1.0).max() < 0.1)),
             f"variance of the average over the posterior's at infinity: {listed(ratios)}. The published noise has the "
-            "temperature r / (2 rho) = 1 / rho here, so that error bars are right near rho = 1 alone, less the bias of "
-            "the implicit step",
+            "temperature r / (2 rho) = 1 / rho here, so error bars are correct only near rho = 1, apart from the bias "
+            "of the implicit step",
             law=float(ratios.min()),
             kind="remark",
         ),

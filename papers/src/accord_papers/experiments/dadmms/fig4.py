@@ -1,7 +1,7 @@
 """D-ADMMS, figure 4: W2 of an agent by round from ten starts, on a ring of 20 agents with 50 rows each, rho = 5.
 
-The first start is N(0, I), the others N((-1, 2), A A') with entries of A uniform on (0, 10). Agents start independently
-of one another, as in the authors' script; the text leaves that open.
+The first start is N(0, I), the others N((-1, 2), A A') with entries of A uniform on (0, 10). Agents start
+independently, as in the authors' script. The text does not state this.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .common import METHODS, NETWORKS, PAPER, ROUNDS, START, TRIALS, recursion, 
 from .curves import TENTH, checks, curve
 
 AGENTS, ROWS, STARTS = 20, 50, 10
-NEAR = 0.1  # within 10% of the limit is called arrived there
+NEAR = 0.1  # relative distance to the limit that counts as converged
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Figure 4, with so many of its ten starts."""
+    """Run figure 4, with the first of its ten starts."""
     data, starts, noise = np.random.default_rng(seed).spawn(3)
     post, network, method = regression(AGENTS, ROWS, data), NETWORKS["ring"](AGENTS), METHODS["D-ADMMS"]("ring")
     roots = starts.uniform(0.0, 10.0, (STARTS - 1, 2, 2))

@@ -1,6 +1,6 @@
 """D-ADMMS, figure 5: the law of each of five agents on a ring after some rounds, one dimension, 50 rows each, rho = 5.
 
-The rounds shown are chosen here; the paper does not name them. Curves are the exact law, ticks below are trials.
+The paper does not state the rounds, which are chosen here. Curves are the exact law, and ticks below are trials.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .curves import CHANCE, SAME
 AGENTS, ROWS = 5, 50
 SHOWN = (1, 2, 5, 10, 20, 50)
 START = Gaussian(np.zeros(1), np.eye(1))
-NEAR = 0.1  # a mean within 0.1 posterior sds and an sd within 10% are called the posterior's
+NEAR = 0.1  # largest error of means in posterior sds, and largest relative error of sds
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Figure 5, with so many trials."""
+    """Run figure 5."""
     data, noise = np.random.default_rng(seed).spawn(2)
     post, network, method = regression(AGENTS, ROWS, data, dim=1), NETWORKS["ring"](AGENTS), METHODS["D-ADMMS"]("ring")
     exact, target, trials = law(post, network, method, init=START), post.exact(), size.numbers["trials"]
@@ -61,7 +61,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
                 density = np.exp(-(((x - m[i]) / s[i]) ** 2) / 2.0)
                 axis.plot(x, density, color=COLORS[name], ls=DASHES[i], label=f"agent {i}")
                 ticks = np.full(min(trials, TRIALS), -0.05 * (i + 1))
-                # as pixels: thousands of ticks make a large SVG
+                # as pixels, because thousands of ticks make a large SVG
                 axis.plot(draws[:TRIALS, k - 1, i], ticks, "|", color=COLORS[name], ms=4, rasterized=True)
             posterior = np.exp(-(((x - target.mean[0]) / target.sd[0]) ** 2) / 2.0)
             axis.fill_between(x, posterior, color="0.5", alpha=0.3, lw=0, label="posterior")

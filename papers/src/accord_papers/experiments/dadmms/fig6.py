@@ -1,6 +1,6 @@
 """D-ADMMS, figure 6: accuracy on all data by round, logistic regression in three dimensions, three networks.
 
-Set-up as in dadmms_logistic.py. An agent's accuracy is that of its one draw; means and sds are over 100 trials.
+Set-up as in logistic.py. An agent's accuracy is that of its single draw. Means and sds are over 100 trials.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .curves import CHANCE
 from .logistic import DIM, METHODS, ROUNDS, Data
 
 AGENTS = (5, 20, 50)
-SIMILAR = 0.01  # accuracies less than 1% of all rows apart are called similar
+SIMILAR = 0.01  # largest difference of similar accuracies
 RESAMPLES = 200
-SAME = 1e-6  # positions of C-ADMM in accord and written out, whose proximal solvers stop before
+SAME = 1e-6  # tolerance for positions of C-ADMM, from the stopping rules of both proximal solvers
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Figure 6, for the numbers of agents within the size's range."""
+    """Run figure 6 for the numbers of agents in the size's range."""
     drawn, noise, checked = np.random.default_rng(seed).spawn(3)
     sizes = [n for n in AGENTS if size.numbers["fewest"] <= n <= size.numbers["most"]]
     cases = [(n, kind, name) for n in sizes for kind in NETWORKS for name in METHODS]
@@ -57,12 +57,12 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 
 
 def check(name: str, positions: np.ndarray, other: np.ndarray, data: Data) -> Claim:
-    """Accord's rounds against the equations written out: the same numbers, or the same law of the mean accuracy."""
+    """Check of accord's rounds against the equations: equal numbers, or an equal law of the mean accuracy."""
     if name == "C-ADMM":
         apart = float(np.abs(positions - other).max())
         why = f"largest difference of a position in {ROUNDS} rounds from the same starts; bound {SAME:g}"
         return Claim("accord.sample", "C-ADMM is eqs. 4-5", Verdict.of(apart < SAME), why, ours=apart, kind="check")
-    # the first round is the start, which they share
+    # skip round 0, the shared start
     ours, theirs = (data.accuracy(x[:, 1:]).mean(axis=-1) for x in (positions, other))
     error = np.sqrt((ours.var(axis=0, ddof=1) + theirs.var(axis=0, ddof=1)) / TRIALS)
     score, most = float(np.abs((ours.mean(axis=0) - theirs.mean(axis=0)) / error).max()), bound(ROUNDS, CHANCE)
@@ -76,7 +76,7 @@ def check(name: str, positions: np.ndarray, other: np.ndarray, data: Data) -> Cl
 
 
 def write(folder: Path, found: dict[tuple[int, str, str], np.ndarray]) -> None:
-    """Means and sds over trials, averaged over agents, and the range of the agents' means."""
+    """Write means and sds over trials, averaged over agents, and the range of the agents' means."""
     rows = []
     for case, accuracy in found.items():
         mean, sd = accuracy.mean(axis=0), spread(accuracy)
@@ -86,12 +86,12 @@ def write(folder: Path, found: dict[tuple[int, str, str], np.ndarray]) -> None:
 
 
 def spread(accuracy: np.ndarray) -> np.ndarray:
-    """The sd over trials of an agent's accuracy, by round: root mean square over agents."""
+    """The sd over trials of an agent's accuracy by round, root mean square over agents."""
     return np.sqrt(accuracy.var(axis=0).mean(axis=-1))
 
 
 def draw(folder: Path, found: dict[tuple[int, str, str], np.ndarray]) -> None:
-    """One figure for each number of agents."""
+    """Draw one figure for each number of agents."""
     for n in sorted({n for n, _, _ in found}):
         title = f"{n} agents; lines: mean of agents and trials; bands: an agent's sd over {TRIALS} trials"
         with figure(folder, f"figure-{n}-agents", panels=len(NETWORKS), title=title) as axes:
@@ -107,13 +107,13 @@ def draw(folder: Path, found: dict[tuple[int, str, str], np.ndarray]) -> None:
 
 
 def claims(found: dict[tuple[int, str, str], np.ndarray], modes: dict[int, float]) -> list[Claim]:
-    """Section 6.3.3, judged by the last round, means over trials and agents."""
+    """Claims of section 6.3.3, by means over trials and agents in the last round."""
     sizes = sorted(modes)
     mean = {case: accuracy.mean(axis=(0, 2)) for case, accuracy in found.items()}
     last = {case: mean_of(accuracy[:, -1].mean(axis=1)) for case, accuracy in found.items()}
 
     def rounds(n: int, name: str) -> float:
-        """Until within `SIMILAR` of the accuracy of the pooled mode, on the ring."""
+        """Rounds on the ring until the accuracy is within `SIMILAR` of the pooled mode's."""
         near = np.flatnonzero(mean[n, "ring", name] >= modes[n] - SIMILAR)
         return float(near[0]) if near.size else np.inf
 
@@ -131,7 +131,7 @@ def claims(found: dict[tuple[int, str, str], np.ndarray], modes: dict[int, float
     narrow = max(widths)
     where, for_sizes = "section 6.3.3, figure 6", f"for N = {listed(sizes)}"
     ring = "; ".join(row("ring", name) for name in METHODS)
-    # "N equal to 20 and 50"; five alone, where nothing else was run
+    # "N equal to 20 and 50", or five agents if no others were run
     many = [n for n in sizes if n >= 20] or sizes
     fall = [last[n, "ring", "D-ADMMS"].less(last[n, "complete", "D-ADMMS"]) for n in many]
     short = {kind: [Estimate(modes[n], 0.0).less(last[n, kind, "D-ADMMS"]) for n in sizes] for kind in NETWORKS}
@@ -158,7 +158,7 @@ def claims(found: dict[tuple[int, str, str], np.ndarray], modes: dict[int, float
             where,
             "the performance of D-ADMMS is similar to that of ADMM (ring)",
             Verdict.all(one.within(SIMILAR) for one in apart),
-            f"largest difference after {ROUNDS} rounds; below {SIMILAR:g} is called similar",
+            f"largest difference after {ROUNDS} rounds; similar: below {SIMILAR:g}",
             ours=abs(off.value),
             doubt=off.doubt,
         ),
@@ -176,7 +176,7 @@ def claims(found: dict[tuple[int, str, str], np.ndarray], modes: dict[int, float
             "the deviation from the mean accuracy is smaller for D-ADMMS (ring)",
             Verdict.all(one.below(1.0) for one in widths),
             f"largest sd of an agent's accuracy over the smallest of the baselines', {for_sizes}. Its noise has a "
-            "fifth of the right variance, 1 / rho on a ring: a small sd is no merit of a sampler",
+            "fifth of the correct variance, 1 / rho on a ring, so a small sd does not make a better sampler",
             ours=narrow.value,
             doubt=narrow.doubt,
         ),
@@ -207,7 +207,7 @@ def claims(found: dict[tuple[int, str, str], np.ndarray], modes: dict[int, float
 
 
 def spreads(accuracy: np.ndarray, other: np.ndarray) -> Estimate:
-    """The sd of an agent's accuracy in the last round over that of another method, its error by resampled trials."""
+    """The ratio of two methods' sds of an agent's accuracy in the last round, with its bootstrap error over trials."""
     rng = np.random.default_rng(0)
     picks = rng.integers(len(accuracy), size=(2, RESAMPLES, len(accuracy)))
     copies = [spread(accuracy[i, -1:])[-1] / spread(other[j, -1:])[-1] for i, j in zip(*picks, strict=True)]
@@ -215,9 +215,10 @@ def spreads(accuracy: np.ndarray, other: np.ndarray) -> Estimate:
 
 
 def arrives_first(accuracy: dict[str, np.ndarray], near: float) -> Verdict:
-    """Whether the first method's mean accuracy comes to `near` in an earlier round than that of all others.
+    """Verdict on whether the first method's mean accuracy reaches `near` in an earlier round than all others.
 
-    Of each method two rounds are known: that from which on it may be there, and that in which it surely is.
+    For each method it compares the first round in which the accuracy is not clearly below `near`, and the first round
+    in which it is clearly above.
     """
     maybe, surely = [], []
     for values in accuracy.values():

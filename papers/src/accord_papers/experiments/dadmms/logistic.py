@@ -1,7 +1,7 @@
-"""Section 6.3 of the D-ADMMS paper: its data and methods, and its equations written out in NumPy.
+"""Section 6.3 of the D-ADMMS paper: its data and methods, and its equations in NumPy.
 
-The section states all numbers but the rounds (20, as in the authors' script) and what dadmms.py chooses. There is no
-exact law here: the equations written out, with noise of their own, stand in for it.
+The section states all numbers except the rounds (20, as in the authors' script) and the choices in common.py. There is
+no exact law here. The equations in NumPy, with independent noise, replace it in checks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ METHODS: dict[str, Callable[[str, int], Sampler]] = {
 
 
 class Data:
-    """Section 6.3.1, drawn anew: rows (agent, row, 3) and labels 0 or 1."""
+    """Random data of section 6.3.1: rows (agent, row, 3) and labels 0 or 1."""
 
     def __init__(self, agents: int, rng: np.random.Generator) -> None:
         x = PRIOR_VARIANCE**0.5 * rng.standard_normal(DIM)
@@ -43,21 +43,21 @@ class Data:
 
     @cached_property
     def post(self) -> Posterior:
-        """The posterior of all data."""
+        """The posterior given all data."""
         return logistic_regression(list(zip(self.X, self.y, strict=True)), prior_variance=PRIOR_VARIANCE)
 
     def accuracy(self, x: np.ndarray) -> np.ndarray:
-        """Share of all labels that positions (trial, ..., 3) get right, (trial, ...)."""
+        """The share of correct labels for positions (trial, ..., 3), shape (trial, ...)."""
         rows, labels = self.X.reshape(-1, DIM), self.y.ravel() == 1
         return np.stack([((one @ rows.T >= 0) == labels).mean(axis=-1) for one in x])
 
     def gradient(self, x: np.ndarray) -> np.ndarray:
-        """Of every agent's potential (eq. 30), (..., agent, 3)."""
+        """The gradient of every agent's potential (eq. 30), shape (..., agent, 3)."""
         off = expit(np.einsum("nrd,...nd->...nr", self.X, x)) - self.y
         return np.einsum("nrd,...nr->...nd", self.X, off) + self.prior * x
 
     def minimum(self, start: np.ndarray, center: np.ndarray | float = 0.0, strength: float = 0.0) -> np.ndarray:
-        """Of every f_i(x) + strength |x - center|^2 / 2, by damped Newton steps."""
+        """The minimum of every f_i(x) + strength |x - center|^2 / 2, by damped Newton steps."""
 
         def value(x: np.ndarray) -> np.ndarray:
             logits = np.einsum("nrd,...nd->...nr", self.X, x)
@@ -71,7 +71,7 @@ class Data:
             H = np.einsum("nrd,...nr,nre->...nde", self.X, p * (1.0 - p), self.X)
             step = np.linalg.solve(H + (self.prior + strength) * np.eye(DIM), slope[..., None])[..., 0]
             size, before = np.ones(x.shape[:-1]), value(x)
-            # to rounding, so that it ends
+            # a tolerance for rounding, so that the loop ends
             while (worse := value(x - size[..., None] * step) > before + 1e-12 * (1.0 + np.abs(before))).any():
                 size = np.where(worse, size / 2.0, size)
             x = x - size[..., None] * step
@@ -80,7 +80,7 @@ class Data:
         return x
 
     def written_out(self, name: str, network: Network, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Eq. 22 of D-SGLD or eqs. 4-5 of D-ADMMS and C-ADMM, from positions (trial, agent, 3), all rounds."""
+        """All rounds of eq. 22 (D-SGLD) or eqs. 4-5 (D-ADMMS and C-ADMM) from positions (trial, agent, 3)."""
         found, p, degree = [x], np.zeros_like(x), float(network.max_degree)
         W, A = network.mixing(), network.adjacency.toarray()
         for _ in range(ROUNDS):
@@ -88,7 +88,7 @@ class Data:
             if name == "D-SGLD":
                 x = W @ x - SGLD_STEP * self.gradient(x) + (2.0 * SGLD_STEP) ** 0.5 * w
             else:
-                # regular networks only: every agent has as many neighbours
+                # regular networks only
                 pull = p + (2.0**0.5 * degree * w if name == "D-ADMMS" else 0.0)
                 center = (x + A @ x / degree) / 2.0 - pull / (2.0 * RHO * degree)
                 x = self.minimum(x, center, 2.0 * RHO * degree)

@@ -1,9 +1,9 @@
 """Linear regression of the DE-SGLD and DE-SGHMC slides: data, exact moments by round, runs, 2-Wasserstein distances.
 
-Stated there: x in R^2, xi = 1, lambda = 10, 5,000 points divided at random over 100 agents, 100 runs. Left out, and
-chosen here: 50 points for each agent, x drawn from its prior, the start x_i = 0 (and v_i = 0), and W, the Metropolis
-weights, which on these networks are I - delta L with delta = 1 / (1 + degree). The potentials are the corrected ones,
-`sum_j (y_j - x'X_j)^2 / (2 xi^2) + |x|^2 / (2 lambda N)`; the slides leave out the square and the 2 xi^2.
+The slides state x in R^2, xi = 1, lambda = 10, 5,000 points divided at random over 100 agents, and 100 runs. They omit
+these choices: 50 points for each agent, x drawn from its prior, the start x_i = 0 (and v_i = 0), and the Metropolis
+weights W, which on these networks are I - delta L with delta = 1 / (1 + degree). The potentials are corrected to
+`sum_j (y_j - x'X_j)^2 / (2 xi^2) + |x|^2 / (2 lambda N)`. The slides omit the square and the 2 xi^2.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Data:
 
 
 def regression(agents: int, rng: np.random.Generator) -> Data:
-    """Data drawn anew."""
+    """Random data."""
     x = PRIOR_VARIANCE**0.5 * rng.standard_normal(DIM)
     X = rng.standard_normal((agents, ROWS, DIM))
     return Data(X, X @ x + XI * rng.standard_normal((agents, ROWS)))
@@ -57,7 +57,7 @@ def regression(agents: int, rng: np.random.Generator) -> Data:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Means (round, agent + 1, dim) and covariances (round, agent + 1, dim, dim) from round 1 on; last, the average."""
+    """Means (round, agent + 1, dim) and covariances (round, agent + 1, dim, dim) of agents and, last, their average."""
 
     means: np.ndarray
     covs: np.ndarray
@@ -66,14 +66,14 @@ class Moments:
         """2-Wasserstein distances of Gaussians with these moments to a Gaussian, shape (round, agent + 1)."""
         values, vectors = np.linalg.eigh(self.covs)
         roots = vectors * np.sqrt(np.clip(values, 0.0, None))[..., None, :]
-        # as metrics.wasserstein2, of many at once
+        # as metrics.wasserstein2, for a batch
         overlap = np.linalg.svd(np.swapaxes(roots, -1, -2) @ target.factor(), compute_uv=False).sum(axis=-1)
         spread = np.trace(self.covs, axis1=-2, axis2=-1) + np.trace(target.cov) - 2.0 * overlap
         return np.sqrt(np.clip(((self.means - target.mean) ** 2).sum(axis=-1) + spread, 0.0, None))
 
 
 def split(mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The joint moments of all agents, one after the other, as those of each and of their average."""
+    """Means and covariances of each agent and, last, of the average, from the joint moments of all agents."""
     agents = mean.size // DIM
     m, P = mean.reshape(agents, DIM), cov.reshape(agents, DIM, agents, DIM)
     own = np.einsum("iaib->iab", P)
@@ -81,17 +81,17 @@ def split(mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_law(exact: Law, rounds: int) -> Moments:
-    """By `accord.law`."""
+    """Exact moments from `accord.law`, from round 1 on."""
     joints = [exact.at(k).joint for k in range(1, rounds + 1)]
     means, covs = zip(*(split(joint.mean, joint.cov) for joint in joints), strict=True)
     return Moments(np.array(means), np.array(covs))
 
 
 def by_recursion(data: Data, network: Network, step: float, rounds: int, batch: int | None = None) -> Moments:
-    """Of DE-SGLD, eq. 2 written out, with gradients from `batch` rows drawn with replacement; None reads all rows.
+    """Exact moments of DE-SGLD by eq. 2, with gradients from `batch` rows drawn with replacement, or from all rows.
 
-    What minibatches add to the covariance depends on the law of x_i by its mean and covariance alone, so that these
-    are exact, though the law is no longer Gaussian.
+    Minibatch noise adds a covariance that depends only on the mean and covariance of x_i. The moments are therefore
+    exact, although the law is not Gaussian.
     """
     agents = len(data.y)
     H = np.einsum("ija,ijb->iab", data.X, data.X) / XI**2 + np.eye(DIM) / (PRIOR_VARIANCE * agents)
@@ -129,24 +129,24 @@ def simulate(
 
 
 def fitted(drawn: np.ndarray) -> Moments:
-    """Gaussians fitted to the runs, as the slides do."""
+    """Moments of Gaussians fitted to the runs, as in the slides."""
     mean = drawn.mean(axis=0)
     off = drawn - mean
     return Moments(mean, np.einsum("crna,crnb->rnab", off, off) / (len(drawn) - 1))
 
 
 def floor(target: Gaussian, runs: int, rng: np.random.Generator) -> float:
-    """The distance that a Gaussian fitted to so many draws of the target itself has on average."""
+    """The mean distance to the target of a Gaussian fitted to `runs` draws of the target itself."""
     exact = rng.standard_normal((runs, 1, 400, target.dim)) @ target.factor().T + target.mean
     return float(fitted(exact).distances(target).mean())
 
 
 def worst_score(drawn: np.ndarray, moments: Moments, gaussian: bool, curves: int) -> tuple[float, float]:
-    """The largest score of the runs against exact moments, and the bound that any of so many curves exceeds by chance.
+    """The largest score of the runs against exact moments, and its bound for `curves` curves together.
 
-    Scored are the means of agents and average. Under a Gaussian law so are their variances; under another one, for
-    which the chi-square law is wrong, each round's mean over agents of (x - mean)^2 / variance, with the error that
-    the runs themselves show.
+    The scores are of means of agents and average and, for a Gaussian law, of their variances. For other laws, where the
+    chi-square law is wrong, they are of each round's mean over agents of (x - mean)^2 / variance, with its empirical
+    error.
     """
     variances = np.einsum("rnaa->rna", moments.covs)
     runs, rounds = drawn.shape[:2]

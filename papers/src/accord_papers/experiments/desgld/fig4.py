@@ -1,9 +1,9 @@
 """DE-SGLD, figure 4: W2 by round for (a) batch sizes, (b) steps and (c) networks, by exact moments and by runs.
 
-Stated: eta = 0.009 in (a), b = 25 in (b), eta = 0.008 and b = 25 in (c), rows drawn with replacement, 100 runs. Left
-out, and chosen here: the batch sizes and steps that are varied, and the agent of (c), whose number is drawn.
-Minibatches make laws that are not Gaussian; their means and covariances are exact here, and W2 is that of Gaussians
-with these moments, as in the slides.
+The slides state eta = 0.009 in (a), b = 25 in (b), eta = 0.008 and b = 25 in (c), rows drawn with replacement, and 100
+runs. They omit the batch sizes of (a), the steps of (b), and the agent of (c), which is random here. With minibatches
+the laws are not Gaussian. Their means and covariances are exact here, and W2 is that of Gaussians with these moments,
+as in the slides.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ SETTINGS = (
     *(Setting("b", f"step {step:g}", "fully connected", step, 25) for step in STEPS),
     *(Setting("c", kind, kind, 0.008, 25) for kind in NETWORKS),
 )
-NEAR = 1.1  # times the last distance: where a curve is said to have arrived
+NEAR = 1.1  # multiple of the last distance at which a curve has converged
 
 
 class Curve(NamedTuple):
-    """Distances by round, of the agents' mean or of one agent; and the score of the runs with its bound."""
+    """Distances by round, averaged over agents or of one agent, and the score of the runs with its bound."""
 
     exact: np.ndarray
     drawn: np.ndarray
@@ -49,19 +49,19 @@ class Curve(NamedTuple):
 
     @property
     def arrival(self) -> int:
-        """The first round from which on the exact distance is near its last."""
+        """The round from which on the exact distance is at most `NEAR` times its last value."""
         return int(np.flatnonzero(self.exact > NEAR * self.exact[-1])[-1]) + 2
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Figure 4, with so many agents, rounds and runs."""
+    """Run figure 4."""
     agents, rounds, runs = (size.numbers[name] for name in ("agents", "rounds", "runs"))
     draw, noise, choice = np.random.default_rng(seed).spawn(3)
     data, one = regression(agents, draw), int(choice.integers(agents))
     target, curves, made = data.post.exact(), {}, {}
     for number, setting in enumerate(SETTINGS):
         progress(f"({setting.panel}) {setting.label}", number / len(SETTINGS))
-        # (a) and (b) have a curve in common
+        # (a) and (b) share a curve
         if setting[2:] not in made:
             network, method = NETWORKS[setting.network](agents), DESGLD(setting.step, batch_size=setting.batch)
             moments = by_recursion(data, network, setting.step, rounds, setting.batch)
@@ -80,20 +80,20 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
     write_table(folder / "curves.csv", columns, rows)
     plot(folder, curves, one)
     progress("claims", 1.0)
-    # the agent of (c) is one of many
+    # the claim of (c) for all agents
     each = [made[key[2:]][0].distances(target)[:, :-1] for key in SETTINGS if key.panel == "c"]
     first = [fastest([Curve(found[:, i], found[:, i], (0.0, 0.0)) for found in each]) for i in range(agents)]
     return claims(curves, one, float(np.mean(first)))
 
 
 def fastest(found: list[Curve]) -> bool:
-    """Whether the first curve arrives no later than the others, and nearer."""
+    """Whether the first curve converges no later than the others, and to a smaller distance."""
     first, *others = found
     return all(first.arrival <= other.arrival and first.exact[-1] < other.exact[-1] for other in others)
 
 
 def plot(folder: Path, curves: dict[Setting, Curve], one: int) -> None:
-    """The three panels: lines are exact, markers the runs."""
+    """Draw the three panels, with lines for exact moments and markers for runs."""
     titles = {"a": "(a) batch size, step 0.009", "b": "(b) step, b = 25", "c": f"(c) network, agent {one}, step 0.008"}
     with figure(folder, "figure", panels=3, title=f"lines: exact moments; markers: {RUNS} runs") as axes:
         for axis, (panel, title) in zip(axes, titles.items(), strict=True):
@@ -107,7 +107,7 @@ def plot(folder: Path, curves: dict[Setting, Curve], one: int) -> None:
 
 
 def claims(curves: dict[Setting, Curve], one: int, share: float) -> list[Claim]:
-    """What the slides say of figure 4."""
+    """Claims of the slides on figure 4."""
     by = {panel: [found for key, found in curves.items() if key.panel == panel] for panel in "abc"}
     ends = {panel: [found.exact[-1] for found in shown] for panel, shown in by.items()}
     shown_ends = {panel: [found.drawn[-10:].mean() for found in shown] for panel, shown in by.items()}
@@ -128,8 +128,8 @@ def claims(curves: dict[Setting, Curve], one: int, share: float) -> list[Claim]:
             "different batch sizes affect the asymptotic error in W2",
             Verdict.of(bool(np.all(np.diff(ends["a"]) < 0))),
             f"b = {BATCHES[0]}, {BATCHES[1]}, all rows: {texts(ends['a'])} by exact moments in the last round, "
-            f"{texts(shown_ends['a'])} by runs in the last ten: held to be so where the error falls with every larger "
-            "batch. Numbers: the smallest batch's over that of all rows",
+            f"{texts(shown_ends['a'])} by runs in the last ten: the claim holds if the error decreases with every "
+            "larger batch. Numbers: the smallest batch's over that of all rows",
             ours=shown_ends["a"][0] / shown_ends["a"][-1],
             law=ends["a"][0] / ends["a"][-1],
         ),
@@ -148,7 +148,7 @@ def claims(curves: dict[Setting, Curve], one: int, share: float) -> list[Claim]:
             "lim sup W2 = O(sqrt(eta))",
             Verdict.of(exponent >= 0.5),
             f"the agents' last distances {texts(ends['b'])} at steps {texts(STEPS)} grow with this fitted power of the "
-            "step; held to be so at 0.5 or more. Own noise gives 0.5, minibatches (whose noise grows with eta) more",
+            "step; the claim holds at 0.5 or more. Own noise gives 0.5, minibatch noise, which grows with eta, more",
             paper=0.5,
             law=exponent,
         ),
@@ -165,7 +165,7 @@ def claims(curves: dict[Setting, Curve], one: int, share: float) -> list[Claim]:
 
 
 def texts(numbers: object) -> str:
-    """Numbers with three digits."""
+    """Numbers with three digits as text."""
     return ", ".join(f"{value:.3g}" for value in np.asarray(numbers))
 
 

@@ -1,4 +1,4 @@
-"""DE-SGLD on three networks: W2 to the posterior by round, and the bound of Theorem 1 beside it."""
+"""DE-SGLD on three networks: W2 to the posterior by round, and the bound of Theorem 1."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ STEP = 0.009  # "Tune the step size eta = 0.009"
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """The figure, with so many agents, rounds and runs."""
+    """Run the figure."""
     found = compare(DESGLD(STEP), size, seed, folder, progress)
     return [*shared_claims(found), *theorem(found)]
 
 
 def theorem(found: Results) -> list[Claim]:
-    """Theorem 1, on the networks and at the step that it speaks of."""
+    """Claims on Theorem 1, on connected networks."""
     known, begun = constants(found.post), start(found.post)
     connected = {kind: one for kind, one in found.by_network.items() if one.network.is_connected}
     most = {kind: de_sgld.max_step(one.network, known) for kind, one in connected.items()}

@@ -1,4 +1,4 @@
-"""DE-SGHMC on three networks: W2 to the posterior by round, and whether Theorem 7 speaks of its numbers."""
+"""DE-SGHMC on three networks: W2 to the posterior by round, and the ranges of Theorem 7."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ STEP, FRICTION = 0.1, 7.0
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """The figure, with so many agents, rounds and runs."""
+    """Run the figure."""
     found = compare(DESGHMC(STEP, FRICTION), size, seed, folder, progress)
     return [*shared_claims(found), *theorem(found)]
 
 
 def theorem(found: Results) -> list[Claim]:
-    """Theorem 7: its ranges, as its bounds have constants that the slides do not give."""
+    """Claims on the ranges of Theorem 7. Its bounds have constants that the slides do not state."""
     known = constants(found.post)
     connected = {kind: one.network for kind, one in found.by_network.items() if one.network.is_connected}
     most = {kind: de_sghmc.max_step(network, known) for kind, network in connected.items()}
-    # the range of frictions is asked for within the range of steps
+    # the range of frictions exists only for steps in their range
     ranges = {
         kind: de_sghmc.friction_range(network, known, step_size=most[kind] / 2.0) for kind, network in connected.items()
     }
@@ -48,7 +48,7 @@ def theorem(found: Results) -> list[Claim]:
             Verdict.of(all(1.0 - FRICTION * STEP <= one.velocity_kept for one in ranges.values())),
             "at half the largest step it may keep "
             + ", ".join(f"{kind} {one.velocity_kept:.2g}" for kind, one in ranges.items())
-            + ": next to nothing, so that the theorem speaks of DE-SGLD with the step eta^2 only. Number: the largest",
+            + ": almost none, so the theorem only covers DE-SGLD with the step eta^2. Number: the largest",
             paper=1.0 - FRICTION * STEP,
             law=max(one.velocity_kept for one in ranges.values()),
         ),

@@ -1,4 +1,4 @@
-"""W2 by round of one method on the three networks of the slides: the run, its table and figure, and what both show."""
+"""W2 by round of one method on the three networks of the slides: runs, table, figure, and claims on both methods."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from ..frame import Claim, Progress, Size, write_table
 from ..verdicts import Verdict
 from .common import NETWORKS, RUNS, STYLE, Moments, by_law, fitted, floor, regression, simulate, split, worst_score
 
-SPAN, ROUNDING = 10, 1e-6  # rounds in which a distance has to fall; of the start's distance
+SPAN = 10  # rounds in which a distance must decrease
+ROUNDING = 1e-6  # share of the first distance below which rounding dominates
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """One network: exact moments by round and at infinity, distances by law and by runs, worst score and its bound."""
+    """Results on one network: exact moments by round and in the limit, distances, and worst score with its bound."""
 
     network: Network
     moments: Moments
@@ -30,13 +31,13 @@ class Found:
 
     @property
     def agents(self) -> np.ndarray:
-        """The mean over agents of the exact distances, by round."""
+        """The exact distances by round, averaged over agents."""
         return self.exact[:, :-1].mean(axis=1)
 
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """A method on all networks."""
+    """Results on all networks."""
 
     post: Posterior
     target: Gaussian
@@ -44,7 +45,7 @@ class Results:
 
 
 def compare(sampler: Sampler, size: Size, seed: int, folder: Path, progress: Progress) -> Results:
-    """Law and runs of the method on every network, written and drawn."""
+    """Compute the law and runs of the method on every network, and write and draw them."""
     agents, rounds, runs = (size.numbers[name] for name in ("agents", "rounds", "runs"))
     data, noise, draws = np.random.default_rng(seed).spawn(3)
     post = regression(agents, data).post
@@ -56,7 +57,7 @@ def compare(sampler: Sampler, size: Size, seed: int, folder: Path, progress: Pro
         moments, drawn = by_law(exact, rounds), simulate(post, network, sampler, rounds, runs, noise)
         end = exact.stationary().joint
         limit = Moments(*(numbers[None] for numbers in split(end.mean, end.cov)))
-        # the curves show as many runs as the slides'
+        # the curves have the slides' number of runs
         shown = fitted(drawn[:RUNS]).distances(target)
         score = worst_score(drawn, moments, gaussian=True, curves=len(NETWORKS))
         found[kind] = Found(network, moments, limit, moments.distances(target), shown, score)
@@ -93,10 +94,10 @@ def _draw(folder: Path, found: dict[str, Found], lowest: float) -> None:
 
 
 def shared_claims(found: Results) -> list[Claim]:
-    """What the slides say of both methods, and what they leave out."""
+    """Claims of the slides on both methods, and remarks on their omissions."""
     nets = found.by_network
     worst = max((one.score for one in nets.values()), key=lambda score: score[0] / score[1])
-    # the distance to the method's own limit: what is left of the start
+    # the distance to the method's own limit
     left = {}
     for kind, one in nets.items():
         own = [Gaussian(mean, cov) for mean, cov in zip(one.limit.means[0], one.limit.covs[0], strict=True)]
@@ -105,7 +106,7 @@ def shared_claims(found: Results) -> list[Claim]:
         ]
         left[kind] = np.mean(each[:-1], axis=0)
     half = len(next(iter(left.values()))) // 2
-    # below, the distance of two covariances is what rounding makes of it
+    # smaller distances are rounding errors
     falls = [(rest[SPAN:] / rest[:-SPAN])[rest[SPAN:] > ROUNDING * rest[0]] for rest in left.values()]
     worst_fall = max(float(fall.max(initial=0.0)) for fall in falls)
     factors = {kind: float((rest[half] / rest[0]) ** (1.0 / half)) for kind, rest in left.items()}
@@ -116,7 +117,7 @@ def shared_claims(found: Results) -> list[Claim]:
     }
     alone = nets["disconnected"].limit
     off = float(np.abs((alone.means[0, -1] - found.target.mean) / found.target.sd).max())
-    spoken = ", ".join
+    joined = ", ".join
     return [
         Claim(
             "accord.sample",
@@ -131,10 +132,10 @@ def shared_claims(found: Results) -> list[Claim]:
             "the law of node i converges linearly to a neighbourhood of the target in W2",
             Verdict.of(worst_fall < 1.0),
             f"of the agents' W2 to the method's own limit, the largest factor in {SPAN} rounds is {worst_fall:.3g} "
-            f"(held to be so below 1; complex modes rise at times), mean factors of rounds 1 to {half + 1} are "
-            + spoken(f"{kind} {factor:.3g}" for kind, factor in factors.items())
+            f"(the claim holds below 1; complex modes rise at times), mean factors of rounds 1 to {half + 1} are "
+            + joined(f"{kind} {factor:.3g}" for kind, factor in factors.items())
             + "; the limit's W2 to the posterior, mean over agents: "
-            + spoken(f"{kind} {end[:-1].mean():.3g}" for kind, end in ends.items())
+            + joined(f"{kind} {end[:-1].mean():.3g}" for kind, end in ends.items())
             + f", where posterior sds are {found.target.sd.mean():.2g}. Number: the slowest factor",
             law=max(factors.values()),
         ),
@@ -143,9 +144,9 @@ def shared_claims(found: Results) -> list[Claim]:
             "an agent's own draws are no wider than the posterior's",
             Verdict.of(all(ratio <= 1.1 for ratio in ratios.values())),
             "variance at infinity over the posterior's, mean over agents: "
-            + spoken(f"{kind} {ratio:.3g}" for kind, ratio in ratios.items())
-            + "; held to be so up to 1.1. Each agent's own noise makes it so, on any network; averages are nearer: W2 "
-            + spoken(f"{kind} {end[-1]:.2g}" for kind, end in ends.items()),
+            + joined(f"{kind} {ratio:.3g}" for kind, ratio in ratios.items())
+            + "; up to 1.1 counts as no wider. The cause is each agent's own noise; averages are closer: W2 "
+            + joined(f"{kind} {end[-1]:.2g}" for kind, end in ends.items()),
             law=max(ratios.values()),
             kind="remark",
         ),
@@ -153,8 +154,8 @@ def shared_claims(found: Results) -> list[Claim]:
             "not in the slides",
             "on the disconnected network the average of all agents is off the posterior mean",
             Verdict.of(off > 0.05),
-            "in posterior sds, where 0.05 counts: agents who never talk sample their own posteriors; that the average "
-            "of these is near is due to data divided at random and evenly",
+            "in posterior sds, with threshold 0.05: isolated agents sample their own posteriors, and their average is "
+            "close only because the data are divided at random and evenly",
             law=off,
             kind="remark",
         ),

@@ -1,10 +1,10 @@
 """DG-LMC, figure 2: DG-LMC and D-SGLD on a toy Gaussian with N = 1 and N = 10 local steps.
 
-Stated: d = 2, n = 20,000 rows, b = 10 workers, rho = 1 / (5 M), gamma = rho / (4 (rho M + 1)), T = 100,000; for D-SGLD
-minibatches of n / (10 b) rows, and the step with which its posterior approximation is similar to DG-LMC's at N = 1.
-Left out, and chosen here: Sigma_0 and Sigma_1 (in dglmc_toy.py); the prior shared evenly; that similar means the same
-W2 to the posterior; autocorrelations along the direction in which F is flattest; several chains in place of one. They
-start from draws of their own stationary law, which D-SGLD would take thousands of rounds to reach.
+The paper states d = 2, n = 20,000 rows, b = 10 workers, rho = 1 / (5 M), gamma = rho / (4 (rho M + 1)), T = 100,000.
+For D-SGLD it states minibatches of n / (10 b) rows, and a step at which the posterior approximation is similar to
+DG-LMC's at N = 1. It omits these choices: Sigma_0 and Sigma_1 (in toy.py); an even split of the prior; equal W2 to the
+posterior as the meaning of similar; autocorrelations along the flattest direction of F; several chains instead of one.
+Chains start from draws of their stationary law, which D-SGLD would need thousands of rounds to reach.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .laws import PAPER
 from .toy import TESTED, B, Found, Law, Problem, gibbs_law, problem, similar_step, visits_law, worst_score
 
 LOCAL = 1, 10  # "N = 1" and "N = 10"
-BURN_IN, LAGS = 0.1, 200  # of T; lags shown
-SAME = 1e-9  # law and closed form differ by rounding alone
+BURN_IN, LAGS = 0.1, 200  # share of T, and number of lags
+SAME = 1e-9  # tolerance for rounding between law and closed form
 METHODS = {"DG-LMC": (COLORS["blue"], "Blues"), "D-SGLD": (COLORS["green"], "Greens")}
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Figure 2, with so many rows, chains and rounds."""
+    """Run figure 2."""
     count, chains, rounds = (size.numbers[name] for name in ("rows", "chains", "rounds"))
     data, seeds = np.random.default_rng(seed).spawn(2)
     known, batch = problem(count, data), count // (10 * B)
@@ -51,7 +51,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
             burnt, begun = round(BURN_IN * rounds), Gaussian(known.target.mean, one.cov)
             options = {"chains": chains, "seed": int(seeds.integers(2**63)), "init": begun}
             made = whole_run(post, network, method, draws=rounds - burnt, burn_in=burnt, thin=1, **options)
-            # a chain of D-SGLD wanders between agents; the average of all has the memory of one
+            # D-SGLD's chains move between agents, and the average has the autocorrelation of one chain
             along = (made.average - known.target.mean) @ flattest
             found[name, steps] = Found(one, made.draws - known.target.mean, along)
     columns = ["method", "local_steps", "lag", "acf_law", "acf_chains"]
@@ -67,7 +67,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 
 
 def plot(folder: Path, known: Problem, found: dict[tuple[str, int], Found]) -> None:
-    """Draws of both methods over the contours of the posteriors, and the autocorrelations."""
+    """Plot draws of both methods with contours of the posteriors, and autocorrelations."""
     local = known.rows.mean(axis=1)
     sd = np.sqrt(np.diag(np.linalg.inv(known.hessian)))
     view = [[m - 3.5 * s, m + 3.5 * s] for m, s in zip(known.target.mean, sd, strict=True)]
@@ -104,7 +104,7 @@ def plot(folder: Path, known: Problem, found: dict[tuple[str, int], Found]) -> N
 
 
 def claims(known: Problem, found: dict[tuple[str, int], Found], apart: float, full: Law) -> list[Claim]:
-    """What section 5.1 says of figure 2, and Proposition 2 of N."""
+    """Claims of section 5.1 on figure 2, and of Proposition 2 on N."""
     worst, limit = worst_score(found)
     errors = {key: known.error(one.law) for key, one in found.items()}
     growth = {name: errors[name, 10] / errors[name, 1] for name in METHODS}
@@ -133,25 +133,25 @@ def claims(known: Problem, found: dict[tuple[str, int], Found], apart: float, fu
             "section 5.1, figure 2",
             "DG-LMC's posterior approximation is robust to N in contrast to D-SGLD",
             Verdict.of(abs(np.log(growth["DG-LMC"])) < abs(np.log(growth["D-SGLD"]))),
-            f"W2 to the posterior over its size, sqrt(tr cov): {told({k: v / width for k, v in errors.items()})}; "
-            f"from N = 1 to 10 it changes by factors {growth['DG-LMC']:.3g} and {growth['D-SGLD']:.3g}; held to be so "
-            "where DG-LMC's is nearer to 1. Number: D-SGLD's",
+            f"W2 to the posterior over its size, sqrt(tr cov): {listed({k: v / width for k, v in errors.items()})}; "
+            f"from N = 1 to 10 it changes by factors {growth['DG-LMC']:.3g} and {growth['D-SGLD']:.3g}; the claim "
+            "holds if DG-LMC's is closer to 1. Number: D-SGLD's",
             law=growth["D-SGLD"],
         ),
         Claim(
             "section 5.1, figure 2",
             "DG-LMC exhibits better mixing properties while achieving similar performances (N = 1)",
             Verdict.of(rounds["DG-LMC", 1] < rounds["D-SGLD", 1]),
-            f"rounds of autocorrelation along the flattest direction at one W2: {told(rounds)}. Number: D-SGLD's over "
-            "DG-LMC's, N = 1. What similar means sets D-SGLD's step, and so its mixing",
+            f"rounds of autocorrelation along the flattest direction at one W2: {listed(rounds)}. Number: D-SGLD's "
+            "over DG-LMC's, N = 1. The definition of similar sets D-SGLD's step, and therefore its mixing",
             law=rounds["D-SGLD", 1] / rounds["DG-LMC", 1],
         ),
         Claim(
             "section 5.1, figure 2",
             "DG-LMC exhibits better mixing properties (N = 10)",
             Verdict.of(rounds["DG-LMC", 10] < rounds["D-SGLD", 10]),
-            f"{told(rounds)} rounds; at N = 10 D-SGLD's W2 is {errors['D-SGLD', 10] / errors['DG-LMC', 10]:.3g} times "
-            "DG-LMC's. Number: D-SGLD's rounds over DG-LMC's",
+            f"{listed(rounds)} rounds; at N = 10 D-SGLD's W2 is {errors['D-SGLD', 10] / errors['DG-LMC', 10]:.3g} "
+            "times DG-LMC's. Number: D-SGLD's rounds over DG-LMC's",
             law=rounds["D-SGLD", 10] / rounds["DG-LMC", 10],
         ),
         Claim(
@@ -166,16 +166,16 @@ def claims(known: Problem, found: dict[tuple[str, int], Found], apart: float, fu
             "Proposition 2",
             "with N_i = N for all workers the stationary law is that of N = 1",
             Verdict.of(changed < 1e-3),
-            "largest relative difference of a covariance of theta between N = 10 and N = 1; the same is called below "
-            "0.001. A local kernel whose step is not small leaves another law than the conditional one of z, and what "
-            "that does to theta depends on how often theta is drawn",
+            "largest relative difference of a covariance of theta between N = 10 and N = 1; equal: below 0.001. A "
+            "local kernel with a finite step does not preserve the conditional law of z, and the effect on theta "
+            "depends on the frequency of draws of theta",
             law=changed,
         ),
     ]
 
 
-def told(numbers: dict[tuple[str, int], float]) -> str:
-    """A number of each method and N."""
+def listed(numbers: dict[tuple[str, int], float]) -> str:
+    """Numbers by method and N as text."""
     return ", ".join(f"{name} N = {steps} {value:.3g}" for (name, steps), value in numbers.items())
 
 

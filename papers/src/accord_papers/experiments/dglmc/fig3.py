@@ -1,16 +1,16 @@
 """DG-LMC, figure 3: logistic regression on forest covers, 16 shards; DG-LMC, GCMC and D-SGLD against MALA.
 
-Not stated, and so chosen here: columns scaled to [0, 1], as in one of the two files that the paper links to; type 2
-against the rest; rows in random shards; the prior N(0, I); gradients of whole shards; and draws of the Gaussian
-nearest to the posterior as the start. DG-LMC has the guidelines' rho_i = 1 / M_i and a quarter of the largest step.
-"The parameters of GCMC and D-SGLD have been chosen such that all MCMC algorithms achieve similar HPD error": here such
-that the mean of -log posterior is the same, by the law of each method on a Gaussian whose shards have equal Hessians.
+The paper does not state these choices: columns scaled to [0, 1], as in one of the two files that it links to; type 2
+against the rest; random shards; the prior N(0, I); full gradients of shards; and a start from the Laplace
+approximation. DG-LMC has the guidelines' rho_i = 1 / M_i and a quarter of the largest step. "The parameters of GCMC and
+D-SGLD have been chosen such that all MCMC algorithms achieve similar HPD error": here such that the mean of -log
+posterior is equal, by the law of each method on a Gaussian with equal Hessians at all shards.
 
-What decides: effective draws. On 640 rows -log posterior has a memory of 470 rounds under DG-LMC and 250 under GCMC
-(96 chains of 2,500 rounds), so that two correlation times are told apart with some 2,000 effective draws each: 96
-chains of 12,000 rounds. The paper's size cannot decide it: on the 176,997 rows at hand the law's memory is 14,700
-rounds under DG-LMC, and one chain of 200,000 rounds has 14 effective draws. As many draws as on 640 rows would take
-DG-LMC alone some 270 hours on two cores (2,000 times 14,700 rounds of 33 ms).
+The claims need many effective draws. On 640 rows the autocorrelation time of -log posterior is 470 rounds for DG-LMC
+and 250 for GCMC (96 chains of 2,500 rounds). About 2,000 effective draws of each distinguish them, which are 96 chains
+of 12,000 rounds. The paper's size cannot decide: on the 176,997 rows available, the law's autocorrelation time is
+14,700 rounds for DG-LMC, so one chain of 200,000 rounds has 14 effective draws. 2,000 effective draws would take DG-LMC
+alone about 270 hours on two cores (2,000 times 14,700 rounds of 33 ms).
 """
 
 from __future__ import annotations
@@ -37,24 +37,23 @@ from ..longrun import LongRuns, cost
 from ..verdicts import Estimate, Verdict, by_copies, moving
 from .laws import LOCAL, PAPER, STEP, Law, gibbs, visits
 
-SHARDS, FOREST = 16, 2  # "partitioned into b = 16 shards"; the type that is told from the rest
+SHARDS, FOREST = 16, 2  # "partitioned into b = 16 shards", and the type with label 1
 ROWS = 581_012
 NETWORK = Network.star(SHARDS)
 BURN_IN = 10  # "T_bi = T / 10"
-THIN = 10  # rounds between two draws that are looked at
-ORDER = 0.03  # errors below it are "of the order of 1%"
+THIN = 10  # rounds between draws
+ORDER = 0.03  # largest error "of the order of 1%"
 LEVELS = np.linspace(0.02, 0.98, 49)
-POINTS = 100  # of a trace, and of the error during the run
-SHOWN = 0.05  # the level alpha of the error during the run
-BLOCKS, RESAMPLES = 12, 100  # for the error of an HPD error
-# Sokal's window ends a sum of autocorrelations after so many times what it comes to; the squared relative error of the
-# correlation time is then so much over the effective draws.
-WINDOW, SOKAL = 2.5, 10.0
+POINTS = 100  # points of a trace, and of the error during the run
+SHOWN = 0.05  # level alpha of the error during the run
+BLOCKS, RESAMPLES = 12, 100  # bootstrap blocks and resamples for HPD errors
+WINDOW = 2.5  # Sokal's window, in autocorrelation times
+SOKAL = 10.0  # squared relative error of the autocorrelation time, times effective draws
 COLOR = dict(zip(("DG-LMC", "GCMC", "D-SGLD"), (COLORS["blue"], COLORS["green"], COLORS["vermillion"]), strict=True))
 
 
 class Found(NamedTuple):
-    """F above its minimum: of all draws, (chain, draw, agent), and the law that the method was chosen by."""
+    """F - min F of all draws, (chain, draw, agent), and the law that the method's parameters come from."""
 
     above: np.ndarray
     law: Law | None
@@ -62,12 +61,12 @@ class Found(NamedTuple):
 
     @property
     def series(self) -> np.ndarray:
-        """Shape (chain, draw). Chains of D-SGLD change agents: the mean over agents remembers as long as one chain."""
+        """Means over agents, (chain, draw). D-SGLD's chains change agents, but the mean keeps their autocorrelation."""
         return self.above.mean(axis=2)
 
     @property
     def rounds(self) -> float:
-        """The integrated autocorrelation time of the series, in rounds; nan where chains are too short to tell."""
+        """The integrated autocorrelation time of the series in rounds, or nan if chains are too short."""
         values = self.correlations(self.series.shape[1] // 2)
         times = 2.0 * np.cumsum(values) - 1.0
         ended = np.flatnonzero(np.arange(len(times)) >= WINDOW * times)
@@ -75,7 +74,7 @@ class Found(NamedTuple):
 
     @property
     def log_rounds(self) -> Estimate:
-        """Its logarithm."""
+        """The logarithm of `rounds` with its uncertainty."""
         value, half, quarter = (float(np.log(one.rounds)) for one in (self, self.before, self.before.before))
         effective = THIN * self.series.size / np.exp(value)
         return moving(Estimate(value, float((SOKAL / effective) ** 0.5)), half, quarter)
@@ -86,22 +85,22 @@ class Found(NamedTuple):
         return self._replace(above=self.above[:, : self.above.shape[1] // 2])
 
     def blocks(self) -> np.ndarray:
-        """The draws in at least `BLOCKS` parts that hardly depend on one another, shape (block, draw, agent)."""
+        """The draws in at least `BLOCKS` nearly independent blocks, shape (block, draw, agent)."""
         chains, draws, agents = self.above.shape
         parts = -(-BLOCKS // chains)
         length = draws // parts
         return self.above[:, : parts * length].reshape(chains * parts, length, agents)
 
     def copies(self, rng: np.random.Generator) -> Iterator[Found]:
-        """The same with blocks drawn anew, `RESAMPLES` times."""
+        """Yield `RESAMPLES` block bootstrap copies."""
         blocks = self.blocks()
         for _ in range(RESAMPLES):
             yield self._replace(above=blocks[rng.integers(len(blocks), size=len(blocks))])
 
     def correlations(self, lags: int) -> np.ndarray:
-        """The autocorrelation at lags 0, 1, ... of draws, so many, about the mean of all chains together.
+        """Autocorrelations at lags 0, ..., `lags` - 1 draws, centred at the mean of all chains.
 
-        A chain's own mean, which is off by more the shorter it is, would make them too small.
+        Centring each chain at its own mean would bias them downwards for short chains.
         """
         x = self.series - self.series.mean()
         count = x.shape[1]
@@ -109,7 +108,7 @@ class Found(NamedTuple):
 
 
 def problem(covers: datasets.Covers, rows: int, rng: np.random.Generator) -> Posterior:
-    """The posterior of at most so many rows."""
+    """The posterior of a random subset of at most `rows` rows."""
     low, high = covers.X.min(axis=0), covers.X.max(axis=0)
     X, y = (covers.X - low) / np.maximum(high - low, 1.0), (covers.y == FOREST).astype(np.float32)
     parts = np.array_split(rng.permutation(len(y))[:rows], SHARDS)
@@ -117,7 +116,7 @@ def problem(covers: datasets.Covers, rows: int, rng: np.random.Generator) -> Pos
 
 
 def methods(post: Posterior, mode: np.ndarray, hessian: np.ndarray) -> dict[str, tuple[Sampler, Law]]:
-    """The three methods, of the same mean of F by their laws."""
+    """The three methods with their laws, with parameters such that the laws have the same mean of F."""
     curvature, axes = np.linalg.eigh(hessian)
     slopes = ((post.gradients(mode) @ axes) ** 2).mean(axis=0)
     largest = curvatures(post)
@@ -150,7 +149,7 @@ def _values(potential: Potential, shard: Shard, x: Array) -> Array:
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Figure 3, with so many rows, rounds and chains."""
+    """Run figure 3."""
     numbers, covers = size.numbers, datasets.covtype()
     rng, runs = np.random.default_rng(seed), LongRuns("dglmc-fig3", size, seed, folder)
     post = problem(covers, numbers["rows"], rng)
@@ -159,15 +158,15 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
     start = rng.multivariate_normal(mode, np.linalg.inv(hessian), size=numbers["chains"])
     init = np.broadcast_to(start[:, None], (len(start), SHARDS, post.dim))
     tried = methods(post, mode, hessian)
-    # the step that accepts best on a normal posterior, in coordinates in which this one nearly is (Roberts & Rosenthal)
+    # the optimal step for a standard normal posterior (Roberts & Rosenthal), in whitened coordinates
     exact = Replicated("mala", step_size=1.65**2 / 2.0 / post.dim ** (1.0 / 3.0), warmup=0, dense=False)
     found: dict[str, Found] = {}
     for k, (name, (sampler, law)) in enumerate({**tried, "MALA": (exact, None)}.items()):
 
-        def told(share: float, k: int = k, name: str = name) -> None:
+        def part(share: float, k: int = k, name: str = name) -> None:
             progress(name, (k + share) / (len(tried) + 1))
 
-        told(0.0)
+        part(0.0)
         one: dict[str, Any] = {
             "thin": THIN,
             "chains": len(start),
@@ -175,7 +174,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
             "burn_in": numbers["rounds"] // BURN_IN,
         }
         one |= {"init": init, "whiten": law is None, "keep": "agents" if name == "D-SGLD" else [0]}
-        drawn = runs.run(name, post, NETWORK, sampler, draws=numbers["rounds"] // THIN, told=told, **one)
+        drawn = runs.run(name, post, NETWORK, sampler, draws=numbers["rounds"] // THIN, progress=part, **one)
         found[name] = Found(potentials(post, drawn.draws) - least, law, drawn)
     truth = found.pop("MALA")
     write(folder, found, truth, least)
@@ -190,12 +189,12 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 
 
 def errors(above: np.ndarray, truth: Found, least: float) -> np.ndarray:
-    """|eta - eta true| / eta true at all levels."""
+    """Relative errors |eta - eta true| / eta true of the HPD thresholds at all levels."""
     return np.abs(eta(above) - eta(truth.above)) / (least + eta(truth.above))
 
 
 def worst_error(one: Found, truth: Found, least: float) -> Estimate:
-    """The largest error of all levels."""
+    """The largest relative error over levels, with its uncertainty."""
 
     def worst(ours: Found, theirs: Found) -> float:
         return float(errors(ours.above, theirs, least).max())
@@ -207,19 +206,19 @@ def worst_error(one: Found, truth: Found, least: float) -> Estimate:
 
 
 def eta(above: np.ndarray) -> np.ndarray:
-    """The thresholds of HPD regions above the minimum of F, at all levels."""
+    """The HPD thresholds of F - min F at all levels."""
     return np.quantile(above, 1.0 - LEVELS)
 
 
 def during(above: np.ndarray, truth: Found, least: float) -> tuple[np.ndarray, np.ndarray]:
-    """Draws until some points of the run, and the error at the shown level from them."""
+    """Numbers of draws, and the error at level `SHOWN` from the first draws of each number."""
     counts = np.unique(np.geomspace(1, above.shape[1], POINTS // 2).astype(int))
     level = int(np.abs(LEVELS - SHOWN).argmin())
     return counts, np.array([errors(above[:, :count], truth, least)[level] for count in counts])
 
 
 def write(folder: Path, found: dict[str, Found], truth: Found, least: float) -> None:
-    """All that the figure shows, as tables."""
+    """Write the data of all panels."""
     traces, lags, ends, ways = [], [], [], []
     for name, one in {**found, "MALA": truth}.items():
         every = -(-one.above.shape[1] // POINTS)
@@ -235,7 +234,7 @@ def write(folder: Path, found: dict[str, Found], truth: Found, least: float) -> 
 
 
 def draw(folder: Path, found: dict[str, Found], truth: Found, least: float) -> None:
-    """The four panels of the paper."""
+    """Draw the four panels of the paper."""
     with figure(folder, "figure", panels=2, rows=2, title="after burn-in; truth: MALA") as axes:
         trace, memory, after, way = axes.ravel()
         for (name, one), dash in zip(found.items(), ("-", "--", ":"), strict=True):
@@ -260,7 +259,7 @@ def draw(folder: Path, found: dict[str, Found], truth: Found, least: float) -> N
 
 
 def claims(found: dict[str, Found], truth: Found, least: float, curvature: np.ndarray) -> list[Claim]:
-    """What section 5.2 says of figure 3."""
+    """Claims of section 5.2 on figure 3."""
     worst = {name: worst_error(one, truth, least) for name, one in found.items()}
     times = {name: one.log_rounds for name, one in found.items()}
     rounds = {name: one.rounds for name, one in found.items()}
@@ -287,7 +286,7 @@ def claims(found: dict[str, Found], truth: Found, least: float, curvature: np.nd
             "not in the paper",
             "an HPD error of 1% is less than one sd of -log posterior",
             sd.above(0.01 * (least + half)),
-            "1% of eta in those sds: the error is relative to eta, which holds the minimum of -log posterior, here "
+            "1% of eta in those sds: the error is relative to eta, which includes the minimum of -log posterior, here "
             f"{least:,.0f} nats, while nearly all mass lies within {eta(truth.above)[0]:.3g} nats above it",
             ours=0.01 * (least + truth.above.mean()) / truth.above.std(),
             law=0.01 * (least + half) / half**0.5,
@@ -317,12 +316,12 @@ def claims(found: dict[str, Found], truth: Found, least: float, curvature: np.nd
 
 
 def values(found: dict[str, Estimate]) -> dict[str, float]:
-    """Without their doubts."""
+    """The values of estimates, without uncertainties."""
     return {name: one.value for name, one in found.items()}
 
 
 def rows_claim(found: int, used: int) -> Claim:
-    """How many rows there were."""
+    """Remark on the number of rows."""
     why = f"{found:,} rows found, {used:,} used; potentials are sums over these, and nothing is scaled"
     return Claim(
         "section 5.2",
@@ -336,7 +335,7 @@ def rows_claim(found: int, used: int) -> Claim:
 
 
 def listed(values: dict[str, float]) -> str:
-    """Names with numbers of three digits."""
+    """Names and numbers with three digits as text."""
     return ", ".join(f"{name} {value:.3g}" for name, value in values.items())
 
 

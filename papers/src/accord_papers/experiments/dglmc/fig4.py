@@ -1,17 +1,18 @@
-"""DG-LMC, figure 4: a Bayesian neural network 784-128-10 on digits in 50 shards; what DG-LMC and D-SGLD predict.
+"""DG-LMC, figure 4: predictions of DG-LMC and D-SGLD by a Bayesian neural network 784-128-10 on digits in 50 shards.
 
-Not stated, and so chosen here: the number of rounds, of which the first half is dropped; standard normal priors; whole
-shards for every gradient; the first eight test pictures as the examples. The outer sigma is taken as softmax, as ten
-sigmoids are no probabilities of one label. The printed gamma of DG-LMC is above the paper's own bound for stable
-steps, so that a quarter of that bound is taken, as the guidelines do; D-SGLD's epsilon is twice the step, as in Ahn et
-al., and of fewer rows as much more.
+The paper does not state these choices: the number of rounds, of which the first half is dropped; standard normal
+priors; full gradients of shards; and the first eight test pictures as examples. The outer sigma is softmax here,
+because ten sigmoids are not probabilities of one label. The printed gamma of DG-LMC exceeds the paper's own bound for
+stable steps, so a quarter of the bound replaces it, as in the guidelines. D-SGLD's epsilon is twice the step, as in Ahn
+et al., and scales inversely with the number of rows.
 
-What decides: rounds enough to forget the start. Along directions that the prior alone holds, of curvature 1, DG-LMC
-forgets it in b / (10 gamma) rounds, for b shards: in 2,400 with 1,000 rows in 10 shards, and the size "deciding" has
-eight times as many; in 135,000 with 60,000 rows in 50 shards, some 170 hours on two cores for that method alone. What
-the paper's size draws of DG-LMC is on its way. The size "deciding" leaves two claims undecided all the same: what it
-finds lies at their thresholds (6.5% of the pictures, where a few are 5%; accuracies 0.018 apart with three errors of
-0.017, where 0.02 is similar). Errors of a quarter take sixteen times the rounds, 20 hours on two cores.
+The claims need enough rounds to reach stationarity. Along directions that only the prior determines, of curvature 1,
+the time constant of DG-LMC is b / (10 gamma) rounds for b shards. It is 2,400 rounds with 1,000 rows in 10 shards, and
+the size "deciding" has eight times as many. It is 135,000 rounds with 60,000 rows in 50 shards, about 170 hours on two
+cores for DG-LMC alone, so the paper's size is not stationary. Two claims stay undecided at the size "deciding", because
+its estimates are close to the thresholds: 6.5% of the pictures with threshold 5%, and accuracies that differ by 0.018,
+with three errors of 0.017 and threshold 0.02. A quarter of these errors takes sixteen times the rounds, 20 hours on two
+cores.
 """
 
 from __future__ import annotations
@@ -40,28 +41,27 @@ ROWS = 60_000
 EXAMPLES = 8
 INTERVAL = (0.05, 0.5, 0.95)
 TEST = 10_000  # MNIST's test pictures
-FEW = 0.05  # of test pictures: "except for a few testing examples"
-SIMILAR = 0.02  # accuracies nearer than this are called similar
-BLOCKS, RESAMPLES = 8, 100  # of draws, for the error of an accuracy
+FEW = 0.05  # share of test pictures in "except for a few testing examples"
+SIMILAR = 0.02  # largest difference of similar accuracies
+BLOCKS, RESAMPLES = 8, 100  # bootstrap blocks and resamples for accuracies
 LOOK = dict(zip(("DG-LMC", "D-SGLD"), ((COLORS["blue"], "o", -0.12), (COLORS["vermillion"], "s", 0.12)), strict=True))
-# A round of the size "deciding" is 10 local steps of 1,000 rows and 101,770 weights, six operations of each pair, and
-# 1e7 normals. The GPU's time is that of a quarter of 3e13 operations a second, and of 4 us for each of 150 kernels.
+# A round of "deciding" has 10 local steps of 1,000 rows and 101,770 weights, six operations for each pair, and 1e7
+# normals. The GPU time assumes a quarter of 3e13 operations a second, and 4 us for each of 150 kernels.
 BEYOND = (
-    "What the size deciding finds of both lies at their thresholds: 6.5% of the pictures, where a few are 5%, and "
-    "accuracies 0.018 apart, where 0.02 is similar. Were these the numbers themselves, the doubt about the second "
-    "would have to be a seventeenth of what it is: 290 times the rounds, two weeks on two cores by its own time, "
-    "and some five hours on a GPU by the number of operations alone, as no GPU was at hand. That about the first "
-    "would have to be a fortieth, which takes five times as long again. The paper's own size takes 170 hours on two "
-    "cores until DG-LMC forgets its start once, so that its 5,000 rounds decide neither."
+    "At the size deciding both estimates are close to their thresholds: 6.5% of the pictures with threshold 5%, and "
+    "accuracies that differ by 0.018 with threshold 0.02. If these were the exact values, the uncertainty of the "
+    "second would have to be seventeen times smaller. That takes 290 times the rounds: two weeks on two cores by "
+    "measured time, or about five hours on a GPU by the number of operations (not measured). The uncertainty of the "
+    "first would have to be forty times smaller, which takes five times as long again. The paper's own size needs 170 "
+    "hours on two cores for one time constant of DG-LMC, so its 5,000 rounds decide neither."
 )
 
 
 class Found(NamedTuple):
-    """Probabilities of the labels of the test pictures under each draw, shape (draw, row, label).
+    """Label probabilities of the test pictures under each draw, shape (draw, row, label), including burn-in.
 
-    Of all rounds; those of the first half are not counted. `memories` is how often, in the rounds that count, the start
-    is forgotten to 1 / e along directions that the prior alone holds, by the method's law: less than once, and no trend
-    tells where it will end.
+    `memories` is the number of time constants in the second half of the rounds, by the method's law along directions
+    that only the prior determines. Below 1 no trend can be estimated.
     """
 
     every: np.ndarray
@@ -70,21 +70,21 @@ class Found(NamedTuple):
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Those that count."""
+        """Probabilities from the second half of the draws."""
         return self.every[len(self.every) // 2 :]
 
     @property
     def earlier(self) -> Found:
-        """What was found at half the rounds."""
+        """The first half of the draws."""
         return self._replace(every=self.every[: len(self.every) // 2])
 
     @property
     def likely(self) -> np.ndarray:
-        """The most probable labels by the posterior predictive law, shape (row,)."""
+        """The most probable labels of the posterior predictive distribution, shape (row,)."""
         return self.probabilities.mean(axis=0).argmax(axis=1)
 
     def accuracy(self, labels: np.ndarray) -> Estimate:
-        """Of the most probable labels, for these pictures."""
+        """The accuracy of the most probable labels on these pictures."""
         rng, parts = np.random.default_rng(0), min(BLOCKS, len(self.probabilities))
         blocks = np.stack([part.mean(axis=0) for part in np.array_split(self.probabilities, parts)])
         picks = rng.integers(parts, size=(RESAMPLES, parts))
@@ -96,18 +96,18 @@ class Found(NamedTuple):
         return found if self.memories >= 1.0 else found._replace(trend=np.inf)
 
     def differs(self, other: Found) -> float:
-        """The share of pictures with another most probable label, or with its 90% intervals apart."""
+        """The share of pictures with different most probable labels or disjoint 90% intervals."""
         likely = self.likely
         (low, _, high), (other_low, _, other_high) = (one.intervals(likely) for one in (self, other))
         return float(((likely != other.likely) | (low > other_high) | (other_low > high)).mean())
 
     def intervals(self, labels: np.ndarray) -> np.ndarray:
-        """Credible intervals and medians of the probability of one label of each picture, shape (3, row)."""
+        """Quantiles `INTERVAL` of the probability of one label of each picture, shape (3, row)."""
         return np.quantile(self.probabilities[:, np.arange(len(labels)), labels], INTERVAL, axis=0)
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Figure 4, with so many rows and shards, and so many rounds."""
+    """Run figure 4."""
     numbers, digits = size.numbers, datasets.mnist()
     networks.require()
     rng, runs, module = np.random.default_rng(seed), LongRuns("dglmc-fig4", size, seed, folder), networks.perceptron()
@@ -123,15 +123,15 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
         "DG-LMC": DGLMC(rho=RHO, step_size=gamma, local_steps=LOCAL),
         "D-SGLD": HubSGLD(visits, local_steps=LOCAL),
     }
-    # of a local step, the share of the start that is forgotten where the curvature is 1
+    # contraction of a local step at curvature 1
     pace = {"DG-LMC": gamma / len(parts), "D-SGLD": visits}
     found: dict[str, Found] = {}
     for k, (name, sampler) in enumerate(methods.items()):
 
-        def told(share: float, k: int = k, name: str = name) -> None:
+        def part(share: float, k: int = k, name: str = name) -> None:
             progress(name, (k + share) / len(methods))
 
-        told(0.0)
+        part(0.0)
         options: dict[str, Any] = {
             "draws": numbers["rounds"] // numbers["thin"],
             "burn_in": 0,
@@ -140,7 +140,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
             "seed": seed,
             "keep": [0],
         }
-        drawn = runs.run(name, post, Network.star(len(parts)), sampler, told=told, **options)
+        drawn = runs.run(name, post, Network.star(len(parts)), sampler, progress=part, **options)
         logs = networks.log_probabilities(module, start, drawn.draws[0, :, 0], pictures)
         memories = numbers["rounds"] / 2.0 * LOCAL * pace[name]
         found[name] = Found(np.exp(np.asarray(logs)), memories, drawn)
@@ -156,18 +156,18 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 
 
 def visits_step(sizes: np.ndarray) -> float:
-    """D-SGLD's step: the paper's, and of fewer rows, whose curvature is less, as much more."""
+    """D-SGLD's step: the paper's, times `ROWS` over the number of rows."""
     return EPSILON / 2.0 * ROWS / float(sizes.sum())
 
 
 def examples(found: dict[str, Found]) -> tuple[np.ndarray, int]:
-    """The examples' most probable labels under DG-LMC, and which of them it is least sure of."""
+    """The examples' most probable labels under DG-LMC, and the index of the least certain example."""
     mean = found["DG-LMC"].probabilities[:, :EXAMPLES].mean(axis=0)
     return mean.argmax(axis=1), int(mean.max(axis=1).argmin())
 
 
 def write(folder: Path, found: dict[str, Found], labels: np.ndarray) -> None:
-    """The intervals that the figure shows, and all labels of all examples."""
+    """Write the intervals of all labels of the examples."""
     rows = []
     for name, one in found.items():
         low, middle, high = np.quantile(one.probabilities[:, :EXAMPLES], INTERVAL, axis=0)
@@ -178,7 +178,7 @@ def write(folder: Path, found: dict[str, Found], labels: np.ndarray) -> None:
 
 
 def draw(folder: Path, found: dict[str, Found], labels: np.ndarray) -> None:
-    """Both panels of the paper: medians and intervals."""
+    """Draw both panels of the paper, medians and intervals."""
     likely, doubtful = examples(found)
     with figure(folder, "figure", panels=2, title="medians and 90% credible intervals over draws") as axes:
         for name, one in found.items():
@@ -199,7 +199,7 @@ def draw(folder: Path, found: dict[str, Found], labels: np.ndarray) -> None:
 
 
 def number_claims(curvature: np.ndarray, bound: float, sigmoids: float, sizes: np.ndarray) -> list[Claim]:
-    """What section 5.3 says of the model and of steps."""
+    """Claims of section 5.3 on the model and on steps."""
     share = visits_step(sizes) * len(sizes) * float(curvature.max()) / 2.0
     rows = f"M_i up to {curvature.max():,.0f} at the start, by power iterations on shards of {sizes.max():,} rows"
     return [
@@ -207,7 +207,7 @@ def number_claims(curvature: np.ndarray, bound: float, sigmoids: float, sizes: n
             "section 5.3",
             "the k-th of ten sigmoids is the probability of the label k",
             Verdict.of(abs(sigmoids - 1.0) < 0.01),
-            "their sum at the start, mean over the examples; softmax is taken",
+            "their sum at the start, mean over the examples; accord uses softmax",
             paper=1.0,
             ours=sigmoids,
         ),
@@ -215,7 +215,7 @@ def number_claims(curvature: np.ndarray, bound: float, sigmoids: float, sizes: n
             "section 5.3",
             f"gamma = {GAMMA} with rho = {RHO} is a step within guideline 3.2.1",
             Verdict.of(bound >= GAMMA),
-            f"the law is rho / (1 + rho M_i), which it must not exceed: {rows}; a quarter of it is taken",
+            f"the law is rho / (1 + rho M_i), which it must not exceed: {rows}; accord uses a quarter of it",
             paper=GAMMA,
             law=bound,
         ),
@@ -231,20 +231,20 @@ def number_claims(curvature: np.ndarray, bound: float, sigmoids: float, sizes: n
 
 
 def predictive_claims(found: dict[str, Found], labels: np.ndarray) -> list[Claim]:
-    """What section 5.3 says of figure 4."""
+    """Claims of section 5.3 on figure 4."""
     (dglmc, dsgld), whole = found.values(), max(TEST, len(labels))
-    # of a mean over the pictures that are looked at, whose values have the sd 1
+    # the error of a mean over the subset of pictures, for values of sd 1
     unseen = float(np.sqrt((1.0 - len(labels) / whole) / len(labels)))
     share = dglmc.differs(dsgld)
-    # one picture more of each kind: no error is zero
+    # one more picture of each kind avoids an error of zero
     chance = (share * len(labels) + 1.0) / (len(labels) + 2.0)
     right = [one.accuracy(labels) for one in (dglmc, dsgld)]
-    # what either differs from what it was at half its rounds, and that from before, tells how much both may still part
+    # possible further changes, from the differences between each run and its earlier halves
     moves = [to_come(one.differs(one.earlier), one.earlier.differs(one.earlier.earlier)) for one in (dglmc, dsgld)]
     memories = min(one.memories for one in (dglmc, dsgld))
     known = sum(moves) if memories >= 1.0 else np.inf
     differ = Estimate(share, unseen * (chance * (1.0 - chance)) ** 0.5, known)
-    forgotten = f"; the rounds that count forget the start {memories:.2g} times along what the prior alone holds"
+    forgotten = f"; the second half of the rounds has {memories:.2g} time constants along directions of the prior"
     gap = right[0].less(right[1])
     sd = float(((dglmc.likely == labels).astype(float) - (dsgld.likely == labels)).std())
     gap = gap._replace(error=float(np.hypot(gap.error, unseen * sd)))

@@ -1,6 +1,6 @@
-"""DG-LMC, GCMC and D-SGLD on a Gaussian posterior whose shards have equal Hessians, in closed form.
+"""Closed-form laws of DG-LMC, GCMC and D-SGLD on a Gaussian posterior with equal Hessians at all shards.
 
-`accord.law` has the law of the first two for any shards, in a minute where these take no time.
+`accord.law` computes the law of DG-LMC and GCMC for any shards, but takes a minute.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ PAPER = (
     "Plassier, Vono, Durmus and Moulines: DG-LMC: A Turn-key and Scalable Synchronous Distributed MCMC Algorithm via "
     "Langevin Monte Carlo within Gibbs (ICML 2021)"
 )
-STEP = 0.25  # of rho / (1 + rho M): gamma within guideline 3.2.1's 0.1 to 0.5
+STEP = 0.25  # gamma as a share of rho / (1 + rho M), within 0.1 to 0.5 of guideline 3.2.1
 LOCAL = 10  # "N = 10", in figures 3 and 4
 
 
 class Law(NamedTuple):
-    """Of theta along the eigenvectors of the Hessian of F, from one Gaussian with equal shards, arrays (direction,)."""
+    """The stationary law of theta along the eigenvectors of the Hessian of F, arrays of shape (direction,).
+
+    The autocovariance at lag k > 0 is kept * factor^k.
+    """
 
     variance: np.ndarray
-    # what of the variance is remembered, and the factor at which that is forgotten in each round
     kept: np.ndarray
     factor: np.ndarray
 
     def excess(self, curvature: np.ndarray) -> float:
-        """The mean of F above its minimum: half the number of parameters for the posterior itself."""
+        """The mean of F - min F, which is half the number of parameters for the posterior itself."""
         return float((curvature * self.variance).sum() / 2.0)
 
     def rounds(self, curvature: np.ndarray) -> float:
@@ -37,20 +39,20 @@ class Law(NamedTuple):
 
 
 def gibbs(curvature: np.ndarray, shards: int, rho: float, step: float | None = None, local_steps: int = 1) -> Law:
-    """Of DG-LMC, and with exact draws (step None) of GCMC: theta = mean of z + noise, then z given theta."""
+    """The law of DG-LMC, or with exact draws (step None) of GCMC: theta = mean of z + noise, then z given theta."""
     precision = curvature / shards + 1.0 / rho
     forgets = 0.0 * precision if step is None else 1.0 - step * precision
     spread = 1.0 / precision if step is None else 2.0 * step / (1.0 - forgets**2)
     own = forgets**local_steps
     pulled = (1.0 - own) / (rho * precision)
     factor = own + pulled
-    # of the mean of all z, and what the hub adds to it
+    # variances of the mean of all z, and of the hub's noise
     local, hub = (pulled**2 * rho + spread * (1.0 - own**2)) / shards / (1.0 - factor**2), rho / shards
     return Law(local + hub, local + pulled * hub / factor, factor)
 
 
 def visits(curvature: np.ndarray, slopes: np.ndarray, shards: int, step: float, local_steps: int) -> Law:
-    """Of D-SGLD, whose chains make so many local steps at a random shard.
+    """The law of D-SGLD, in which a chain takes `local_steps` steps at a random shard in every round.
 
     `slopes` are the mean squares of the shards' gradients at the mode.
     """

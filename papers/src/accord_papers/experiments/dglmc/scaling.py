@@ -1,4 +1,4 @@
-"""The largest rho and step, and the first round, with which DG-LMC reaches an accuracy on table 1's Gaussians."""
+"""The largest rho and step, and the first round, at which DG-LMC reaches an accuracy on table 1's Gaussians."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARE_RHO, SHARE_STEP = 0.5, 0.75
 
 
 class Needs(NamedTuple):
-    """What an accuracy asks for; as in `theory.dg_lmc.Scaling`."""
+    """Settings and costs for an accuracy, as in `theory.dg_lmc.Scaling`."""
 
     rho: float
     step_size: float
@@ -24,12 +24,12 @@ class Needs(NamedTuple):
 
 
 def curvatures(dim: int) -> np.ndarray:
-    """Of F, one a direction."""
+    """Curvatures of F, shape (direction,)."""
     return B * np.repeat(CURVATURE, dim // 2)
 
 
 def error(dim: int, rho: float, step: float | None, local_steps: int = 1, rounds: float = np.inf) -> float:
-    """W2 of theta_t to the posterior from z = mode; step None: of the law that exact draws of z have."""
+    """W2 of theta_t to the posterior from the start z = mode. step None: with exact draws of z."""
     curvature = curvatures(dim)
     one = gibbs(curvature, B, rho, step, local_steps)
     hub = rho / B
@@ -61,27 +61,27 @@ def needs(dim: int, accuracy: float, guided: bool = False) -> Needs:
 
 
 class Sweep(NamedTuple):
-    """What is needed along one of d and epsilon, and the logarithm in the printed order of t."""
+    """`Needs` along d or epsilon, and the logarithm in the printed order of t."""
 
     at: np.ndarray
     found: list[Needs]
     log: np.ndarray
 
     def power(self, name: str) -> float:
-        """The exponent fitted to a quantity, its logarithm divided out."""
+        """The exponent fitted to a quantity, for rounds and gradients divided by the logarithm."""
         values = np.array([getattr(one, name) for one in self.found], float)
         return slope(self.at, values / self.log if name in ("rounds", "gradients") else values)
 
 
 def slope(at: np.ndarray, values: np.ndarray) -> float:
-    """Of a power law."""
+    """The exponent of a power law."""
     return float(np.polyfit(np.log(at), np.log(values), 1)[0])
 
 
 def sweep(dims: np.ndarray, accuracies: np.ndarray, guided: bool = False) -> Sweep:
-    """Along d or epsilon, whichever has several values."""
+    """The sweep along d or epsilon, whichever has several values."""
     pairs = [(int(dim), float(accuracy)) for dim in dims for accuracy in accuracies]
-    # the start is too narrow, rho and gamma make the law too wide: what it leaves may be the sum of both
+    # the start is too narrow, and rho and gamma make the law too wide, so both errors may add up
     log = [np.log(np.sqrt((1.0 / curvatures(dim)).sum()) / ((1.0 + SHARE_STEP) * accuracy)) for dim, accuracy in pairs]
     at = dims if len(dims) > 1 else accuracies
     return Sweep(at, [needs(*pair, guided) for pair in pairs], np.array(log))

@@ -1,9 +1,10 @@
 """DG-LMC, table 1: how rho, step, rounds and gradients scale with the dimension and the accuracy, measured exactly.
 
-Stated: equal m, M, rho, gamma and N at all workers, the start z = mode, accuracy in W2. Left out, and chosen here: the
-potentials, Gaussians with half of their curvatures m and half M and no operators; M / m; 10 workers; how the error is
-shared: rho is the largest that takes half of epsilon, gamma the largest that takes rho and gamma to three quarters, and
-t the first round within epsilon. Gaussians have Lipschitz Hessians, so that both rows of the table speak of them.
+The paper states equal m, M, rho, gamma and N at all workers, the start z = mode, and accuracy in W2. It omits these
+choices: Gaussian potentials without operators, half of their curvatures m and half M; M / m; 10 workers; and the shares
+of the error. Here rho is the largest with error epsilon / 2, gamma the largest with error 3 epsilon / 4 from rho and
+gamma together, and t the first round within epsilon. Gaussians have Lipschitz Hessians, so both rows of the table
+apply.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from .scaling import B, Needs, Sweep, curvatures, error, slope, sweep
 DIMS = 2 ** np.arange(1, 10)
 ACCURACIES = 2.0 ** -np.arange(4, 13)
 FIXED_DIM, FIXED_ACCURACY = 16, 2.0**-8
-SAME_POWER, SAME = 0.1, 1e-8  # of an exponent that is called the printed one; of numbers that differ by rounding
-HALVED = ". On Gaussians all depends on epsilon / sqrt(d), so that powers of d are half of those of the bounds"
+SAME_POWER, SAME = 0.1, 1e-8  # tolerances for exponents, and for rounding
+HALVED = ". On Gaussians all depends on epsilon / sqrt(d), so powers of d are half of the bounds' powers"
 QUANTITIES = {"rho": "rho", "step_size": "gamma", "rounds": "t_mix with N = 1"}
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Table 1 by exact laws, at so many dimensions and accuracies; nothing is drawn."""
+    """Run table 1 by exact laws, without draws."""
     dims, accuracies = (values[: size.numbers["points"]] for values in (DIMS, ACCURACIES))
     at = (dims, np.array([FIXED_ACCURACY])), (np.array([FIXED_DIM]), accuracies)
     progress("N = 1", 0.0)
@@ -54,7 +55,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 
 
 def plot(folder: Path, lines: list[Sweep]) -> None:
-    """What is needed, over that at the first point, beside the printed orders through it."""
+    """Plot the needs relative to the first point, and the printed orders."""
     with figure(folder, "figure", panels=2, title="markers: measured, N = 1; dashes: table 1 with H3") as axes:
         for axis, line, which in zip(axes, lines, ("dim", "accuracy"), strict=True):
             for (name, label), color, marker in zip(QUANTITIES.items(), COLORS.values(), "os^", strict=False):
@@ -70,7 +71,7 @@ def plot(folder: Path, lines: list[Sweep]) -> None:
 
 
 def check() -> Claim:
-    """The closed form against `accord.law`, by round and at infinity."""
+    """Check of the closed form against `accord.law`, by round and in the limit."""
     dim, rho, step, steps, apart = 4, 0.05, 0.01, 3, 0.0
     post = quadratic(np.broadcast_to(np.diag(curvatures(dim)) / B, (B, dim, dim)), np.zeros((B, dim)))
     exact = law(post, Network.star(B), DGLMC(rho, step, steps), init=np.zeros(dim))
@@ -84,7 +85,7 @@ def check() -> Claim:
 
 
 def orders(lines: list[Sweep]) -> list[Claim]:
-    """The printed orders, as what is enough, and as what is needed."""
+    """Claims that the printed orders are sufficient, and remarks on whether they are necessary."""
     found = []
     ends = [f"{line.at[0]:g} to {line.at[-1]:.2g}" for line in lines]
     for name, label in QUANTITIES.items():
@@ -107,7 +108,7 @@ def orders(lines: list[Sweep]) -> list[Claim]:
 
 
 def others(one: list[Sweep], guided: list[Sweep]) -> list[Claim]:
-    """Gradients without H3, the tolerance's own error, and several local steps."""
+    """Claims on gradients without H3 and on the error of rho, and a remark on several local steps."""
     gradients = [line.power("gradients") for line in one]
     printed = SMOOTH.gradients
     bias = slope(DIMS, np.array([error(int(dim), 1e-4, None) for dim in DIMS]))

@@ -1,4 +1,4 @@
-"""The toy Gaussian of DG-LMC's figure 2: its posterior, the stationary laws of both methods, and scores of chains."""
+"""The toy Gaussian of DG-LMC's figure 2: posterior, stationary laws of both methods, and scores of chains."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .laws import gibbs
 
 B = 10
 SIGMA_0, SIGMA_1 = np.eye(2), np.array([[1.0, 0.6], [0.6, 1.5]])
-FREE = np.tril_indices(2)  # the entries of a covariance that differ
+FREE = np.tril_indices(2)  # distinct entries of a covariance
 TESTED = (1, 10, 50)  # lags in the check
 
 
 class Law(NamedTuple):
-    """Stationary covariance, and autocorrelation along the flattest direction: 1, then kept * factor^lag."""
+    """Stationary covariance, and autocorrelation along the flattest direction: kept * factor^lag for lags > 0."""
 
     cov: np.ndarray
     kept: float
@@ -42,7 +42,7 @@ class Law(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """The posterior with its rows, the same without (whose gradients are cheap), its law, and H_i, the same for all."""
+    """The posterior with rows, an equal quadratic posterior with cheap gradients, its law, and H_i, equal for all i."""
 
     rows: np.ndarray
     post: Posterior
@@ -51,12 +51,12 @@ class Problem(NamedTuple):
     hessian: np.ndarray
 
     def error(self, one: Law) -> float:
-        """W2 to the posterior, as of Gaussians with the same mean."""
+        """W2 to the posterior of a Gaussian with the posterior mean."""
         return wasserstein2(Gaussian(self.target.mean, one.cov), self.target)
 
 
 def problem(count: int, rng: np.random.Generator) -> Problem:
-    """So many rows drawn anew, theta too."""
+    """The problem with `count` random rows and a random theta."""
     theta = np.linalg.cholesky(SIGMA_0) @ rng.standard_normal(2)
     rows = theta + rng.standard_normal((B, count // B, 2)) @ np.linalg.cholesky(SIGMA_1).T
     precision, prior = np.linalg.inv(SIGMA_1), np.linalg.inv(SIGMA_0)
@@ -77,23 +77,23 @@ def _log_prior(x: Any) -> Any:
 
 
 def similar_step(known: Problem, batch: float, wanted: float) -> float:
-    """The step with which D-SGLD of one local step has this W2 to the posterior."""
+    """The step at which D-SGLD with one local step has W2 = `wanted` to the posterior."""
     most = 2.0 / (B * float(np.linalg.eigvalsh(known.hessian)[-1]))
     return float(brentq(lambda step: known.error(visits_law(known, batch, step, 1)) - wanted, 1e-6 * most, 0.99 * most))
 
 
 def gibbs_law(known: Problem, method: DGLMC, steps: int) -> Law:
-    """Of DG-LMC; the mean is the posterior's."""
+    """The stationary law of DG-LMC. Its mean is the posterior's."""
     values, vectors = np.linalg.eigh(B * known.hessian)
     found = gibbs(values, B, float(method.rho), float(method.step_size), steps)
     return Law(vectors * found.variance @ vectors.T, float(found.kept[0] / found.variance[0]), float(found.factor[0]))
 
 
 def visits_law(known: Problem, batch: float, step: float, steps: int) -> Law:
-    """Of a chain of D-SGLD, by its exact moments: it makes `steps` steps at a shard drawn anew in every round.
+    """The stationary law of D-SGLD, in which a chain takes `steps` steps at a random shard in every round.
 
-    An infinite batch stands for full gradients. As all H_i are equal, a minibatch adds the same noise everywhere. The
-    mean is the posterior's.
+    An infinite batch means full gradients. All H_i are equal, so minibatch noise has the same covariance everywhere.
+    The mean is the posterior's.
     """
     A = np.eye(2) - step * B * known.hessian
     F, powers = np.linalg.matrix_power(A, steps), [np.linalg.matrix_power(A, j) for j in range(steps)]
@@ -111,16 +111,16 @@ def visits_law(known: Problem, batch: float, step: float, steps: int) -> Law:
 
 
 class Found(NamedTuple):
-    """One method with one N.
+    """Results of one method with one N.
 
     Parameters
     ----------
     law
         Its stationary law.
     draws
-        About the posterior mean, shape (chain, draw, agent, dim).
+        Draws minus the posterior mean, shape (chain, draw, agent, dim).
     along
-        Numbers along the flattest direction with the memory of one chain, shape (chain, draw).
+        Values along the flattest direction with the autocorrelation of one chain, shape (chain, draw).
     """
 
     law: Law
@@ -128,16 +128,16 @@ class Found(NamedTuple):
     along: np.ndarray
 
     def memory(self, lag: int) -> float:
-        """The autocorrelation that the chains show."""
+        """The autocorrelation of the chains at a lag."""
         x = self.along
         return float((x[:, lag:] * x[:, : x.shape[1] - lag]).mean() / (x**2).mean())
 
     def numbers(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of each chain means, second moments and products at lags, (chain, number), and what the law says of them."""
+        """Means, second moments and lagged products of each chain, (chain, number), and their expectations."""
         x, y, size = self.draws, self.along, self.along.shape[1]
         products = np.einsum("ctna,ctnb->cab", x, x)[:, *FREE] / x[0, ..., 0].size
         before = [(y[:, : size - lag], y[:, lag:], self.law.memory(lag)) for lag in TESTED]
-        # zero on average whatever the variance of y, which is not that of a chain
+        # zero on average for any variance of y, which is not that of a chain
         late = np.stack([(now * (then - kept * now)).mean(axis=1) for now, then, kept in before], axis=1)
         return np.hstack([x.mean(axis=(1, 2)), products, late]), np.r_[
             0.0, 0.0, self.law.cov[FREE], np.zeros(len(TESTED))
@@ -145,7 +145,7 @@ class Found(NamedTuple):
 
 
 def worst_score(found: dict[tuple[str, int], Found]) -> tuple[float, float]:
-    """The largest score of chains' means, second moments and products at lags, and the bound of them all."""
+    """The largest score of chains' means, second moments and lagged products, and the bound for all of them."""
     scores = []
     for one in found.values():
         seen, expected = one.numbers()

@@ -1,11 +1,11 @@
-"""Appendix A.5.2 of the client-only Gibbs paper: unit Gaussians on trees and circles, and what its tables measure.
+"""Appendix A.5.2 of the client-only Gibbs paper: unit Gaussians on trees and circles, and the numbers of its tables.
 
-Every agent has f_i of N(1, I), starts from N(0, I), and has ties sigma = 1/3, as printed (on these trees the Metropolis
-weights that the section names are 1/4, the same sampler at 4/3 of eta). The section states neither eta, nor the
-dimension, nor what the distance is of. Taken here: d = 5, as elsewhere in the paper, eta = 0.05, and the first agent
-(the root of a tree) at iterations 0 to 40: what `gibbs-table1` finds by search. The distance is, as the paper says, of
-a Gaussian fitted to 100 chains. That has a floor, which the law is given too: its numbers are means over many sets of
-100 chains drawn from the exact law of an agent's path.
+The potential of every agent is that of N(1, I). Agents start from N(0, I) and have ties sigma = 1/3, as printed. (The
+section names Metropolis weights. On these trees they are 1/4, which is the same sampler at 4/3 of eta.) The section
+does not state eta, the dimension, or the agent of the distance. The search in `gibbs-table1` finds d = 5, as elsewhere
+in the paper, eta = 0.05, and the first agent (the root of a tree) at iterations 0 to 40. As in the paper, the distance
+is to a Gaussian fitted to 100 chains, so it has a Monte Carlo floor. The law's numbers have the same floor: they are
+means over many sets of 100 chains drawn from the exact law of an agent's path.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from ..verdicts import Verdict, mean_of
 PAPER = "Anonymous: Client-only Distributed Markov Chain Monte Carlo Sampling over a Network (under review)"
 NODES = (7, 15, 31, 63)
 CHAINS, SEEDS, ROUNDS, DIM, ETA, SIGMA = 100, 5, 40, 5, 0.05, 1.0 / 3.0
-SAME = 1e-9  # law and equations differ by rounding alone
-BLOCK = 400  # sets at a time, which take some 100 MB
-# Of the sizes of both tables: seeds of `accord.sample`, sets of the law, and where these leave open whether a number is
-# within the printed error, sets by which it is looked at again.
+SAME = 1e-9  # tolerance for rounding between law and equations
+BLOCK = 400  # sets in a batch of about 100 MB
+# Sizes of both tables: seeds of `accord.sample`, sets of the law, and sets for a second look at undecided numbers.
 SMALL_SETS = {"seeds": 5, "law_sets": 400, "close_sets": 400}
 PAPER_SETS = {"seeds": 50, "law_sets": 1600, "close_sets": 100_000}
 GRAPHS: dict[str, Callable[[int], Network]] = {
@@ -67,7 +66,7 @@ PRINTED: dict[Number, dict[str, Printed]] = {
 
 
 def unit_gaussians(nodes: int, dim: int = DIM) -> Posterior:
-    """Potentials of N(1, I), one a node."""
+    """The potential of N(1, I) at every node."""
     return gaussian(np.ones((nodes, dim)), np.broadcast_to(np.eye(dim), (nodes, dim, dim)))
 
 
@@ -91,16 +90,17 @@ def colors(network: Network) -> list[np.ndarray]:
 class Sweep:
     """One sweep over unit Gaussians in one coordinate, x+ = A x + c + noise of covariance Q, from N(0, I).
 
-    Algorithm 2 written out apart from the sampler. Groups may hold neighbours, who then move by old values.
+    An implementation of Algorithm 2 that is independent of the sampler. Neighbours in one group use each other's old
+    values.
 
     Parameters
     ----------
     network
-        Who is tied to whom.
+        The network of ties.
     eta
-        Of the ties.
+        As in `Gibbs`.
     groups
-        Agents that are drawn together, in turn.
+        Groups of agents that are drawn together, in order.
     """
 
     def __init__(self, network: Network, eta: float, groups: Sequence[np.ndarray]) -> None:
@@ -112,7 +112,7 @@ class Sweep:
             step, new = np.eye(n), np.zeros(n)
             step[members] = ties[members] * variance[members, None]
             new[members] = variance[members]
-            # f_i is of N(1, 1): its part of the conditional mean is its variance too
+            # f_i has precision and mean 1, so that it adds the variance to the conditional mean
             self.A, self.c, self.Q = step @ self.A, step @ self.c + new, step @ self.Q @ step.T + np.diag(new)
 
     @cached_property
@@ -125,7 +125,7 @@ class Sweep:
         return found
 
     def path(self, seen: np.ndarray) -> Gaussian:
-        """The law of seen'x at all of these rounds together, such as one agent's or the average's."""
+        """The joint law of seen'x at all rounds, such as one agent or the average."""
         rows = [seen]
         for _ in range(ROUNDS):
             rows.append(rows[-1] @ self.A)
@@ -152,19 +152,19 @@ def fitted_distance(draws: np.ndarray, sd: float) -> np.ndarray:
 
 
 class Path(NamedTuple):
-    """The law of one agent's path, and the sd of the posterior that it is compared with."""
+    """The law of one agent's path, and the sd of the posterior."""
 
     law: Gaussian
     sd: float
 
     def curves(self, sets: int, rng: np.random.Generator) -> np.ndarray:
-        """Distances by round of sets of 100 chains drawn from it, shape (round, set)."""
+        """Distances by round for sets of 100 chains drawn from the law, shape (round, set)."""
         sizes = [min(BLOCK, sets - done) for done in range(0, sets, BLOCK)]
         return np.concatenate([fitted_distance(draws(self.law, size, rng), self.sd) for size in sizes], axis=1)
 
 
 def limit_distance(sweep: Sweep, agent: int = 0) -> np.ndarray:
-    """The same by round of one agent's law itself: infinitely many chains."""
+    """Distances by round of one agent's law itself, as for infinitely many chains."""
     sd = len(sweep.c) ** -0.5
     found = [(mean[agent] - 1.0) ** 2 + (np.sqrt(cov[agent, agent]) - sd) ** 2 for mean, cov in sweep.moments]
     return np.sqrt(DIM * np.array(found))
@@ -177,7 +177,7 @@ def summary(curves: np.ndarray) -> dict[Number, np.ndarray]:
     return {"slope": slope, "distance": curves.min(axis=0)}
 
 
-# What the distance may be of, as weights of the agents.
+# Candidates for the position in the distance, as weights of the agents.
 MEASURED: dict[str, Callable[[int], np.ndarray]] = {
     "the first agent": lambda n: np.eye(n)[0],
     "the second agent": lambda n: np.eye(n)[1],
@@ -188,7 +188,7 @@ MEASURED: dict[str, Callable[[int], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class Fit:
-    """A reading of the tables, and its law's largest distance from their numbers, in printed 2-sigma errors."""
+    """A reading of the tables, and the largest difference of its law from their numbers, in printed 2-sigma errors."""
 
     measured: str
     dim: int
@@ -198,9 +198,9 @@ class Fit:
 
 @cache
 def search(kind: str, sets: int, etas: tuple[float, ...], dims: tuple[int, ...]) -> list[Fit]:
-    """All readings by how well they fit both tables' numbers on one kind of graph, the best first.
+    """All readings, sorted by their fit to both tables on one kind of graph, best first.
 
-    Coordinates are independent and alike, so that fewer of them are the draws of a smaller dimension.
+    Coordinates are independent and identical, so a subset of them has the law of a smaller dimension.
     """
     worst: dict[tuple[str, int, float], float] = {}
     for at, n in enumerate(NODES):
@@ -208,7 +208,7 @@ def search(kind: str, sets: int, etas: tuple[float, ...], dims: tuple[int, ...])
         for eta in etas:
             sweep = Sweep(network, eta, colors(network))
             for measured, seen in MEASURED.items():
-                # the same numbers for every eta, whatever the seed of the experiment
+                # the same random numbers for every eta and every seed of the experiment
                 drawn = draws(sweep.path(seen(n)), sets, np.random.default_rng(n))
                 for dim in dims:
                     found = summary(fitted_distance(drawn[..., :dim], n**-0.5))
@@ -218,29 +218,29 @@ def search(kind: str, sets: int, etas: tuple[float, ...], dims: tuple[int, ...])
 
 
 def off_by(number: Number, kind: str, at: int, value: float) -> float:
-    """How far a number is from the printed one, in printed 2-sigma errors."""
+    """The difference from the printed number, in printed 2-sigma errors."""
     mean, error = PRINTED[number][kind]
     return float(abs(value - mean[at]) / error[at])
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What `accord.sample` and the law reach on one kind of graph.
+    """Results of `accord.sample` and of the law on one kind of graph.
 
     Parameters
     ----------
     paths
-        The first agent's, by node count.
+        The first agent's path, by node count.
     law, ours
-        Both tables' numbers of sets of 100 chains, by node count, shape (node count, set).
+        Both tables' numbers for sets of 100 chains, shape (node count, set).
     curves
-        Distances of the sets of `accord.sample`, shape (node count, round, set).
+        Distances for the sets of `accord.sample`, shape (node count, round, set).
     expected, limit
-        Their means by the law, and the distances of the law itself, shape (node count, round).
+        Mean distances by the law, and distances of the law itself, shape (node count, round).
     rates
-        Contraction by round of the law, -log of the spectral radius.
+        Contraction rate by round, -log of the spectral radius.
     score, bound
-        The largest score of a mean or variance of the chains against the law, and what it must stay below.
+        The largest score of a mean or variance of the chains against the law, and its bound.
     """
 
     paths: list[Path]
@@ -256,7 +256,7 @@ class Reached:
 
 @cache
 def reached(kind: str, seed: int, seeds: int, sets: int) -> Reached:
-    """The tables' numbers by `seeds` sets of 100 chains of `accord.sample`, and by more sets drawn from the law."""
+    """The tables' numbers from `seeds` sets of 100 chains of `accord.sample`, and from `sets` sets of the law."""
     paths, exact_curves, curves, limits, rates, scores = [], [], [], [], [], []
     streams = np.random.default_rng([seed, list(GRAPHS).index(kind)]).spawn(len(NODES))
     for n, rng in zip(NODES, streams, strict=True):
@@ -291,7 +291,7 @@ def _numbers(curves: Sequence[np.ndarray]) -> dict[Number, np.ndarray]:
 
 
 class Reading(NamedTuple):
-    """A way to run a circle: its network, the groups that are drawn together in turn, and the agent looked at."""
+    """A way to run a circle: its network, the groups in order, and the agent of the distance."""
 
     network: Network
     groups: list[np.ndarray]
@@ -299,7 +299,7 @@ class Reading(NamedTuple):
 
 
 def _parts(n: int, far: bool) -> Reading:
-    # even and odd agents; 0 and n - 1 are neighbours and both even
+    # even and odd agents. Agents 0 and n - 1 are neighbours in one group
     return Reading(Network.ring(n), [np.arange(0, n, 2), np.arange(1, n, 2)], n // 2 if far else 0)
 
 
@@ -318,7 +318,7 @@ CIRCLES: dict[str, Callable[[int], Reading]] = {
 
 @cache
 def circle_readings(sets: int) -> dict[str, tuple[list[Path], dict[Number, np.ndarray]]]:
-    """The paths of each reading of circles, and both tables' numbers by their laws, shape (node count, set)."""
+    """The paths for each reading of circles, and both tables' numbers by the laws, shape (node count, set)."""
     found = {}
     for name, reading in CIRCLES.items():
         paths = []
@@ -332,7 +332,7 @@ def circle_readings(sets: int) -> dict[str, tuple[list[Path], dict[Number, np.nd
 
 
 def law_check() -> Claim:
-    """That the recursion written out here is that of the sampler, on the smallest tree and circle."""
+    """Check that `Sweep` equals the sampler's law on the smallest tree and circle."""
     apart = 0.0
     n = NODES[0]
     for graph in GRAPHS.values():
@@ -352,15 +352,15 @@ def law_check() -> Claim:
 
 
 def is_within(number: Number, kind: str, at: int, sets: np.ndarray) -> Verdict:
-    """Whether the law's number, a mean over so many sets, is within the printed error."""
+    """Whether the law's number, a mean over sets, is within the printed error."""
     mean, error = (float(part[at]) for part in PRINTED[number][kind])
     return mean_of(sets - mean).within(error)
 
 
 def looked_at_again(number: Number, kind: str, at: int, sets: np.ndarray, path: Path, close_sets: int) -> np.ndarray:
-    """The sets, or so many others where these leave open whether the law's number is within the printed error.
+    """The sets, or `close_sets` new ones if the given sets do not decide whether the law is within the printed error.
 
-    None of the first ones is among them: a number is looked at twice, at most, by sets of their own.
+    A number has at most two looks, with independent sets.
     """
     if close_sets <= len(sets) or is_within(number, kind, at, sets) is not Verdict.UNDECIDED:
         return sets
@@ -368,13 +368,13 @@ def looked_at_again(number: Number, kind: str, at: int, sets: np.ndarray, path: 
 
 
 def rising(sets: np.ndarray) -> Verdict:
-    """Whether means over sets, shape (nodes, set), rise with the number of nodes."""
+    """Whether means over sets, shape (nodes, set), increase with the number of nodes."""
     means = [mean_of(row) for row in sets]
     return Verdict.all(after.less(before).above(0.0) for before, after in pairwise(means))
 
 
 def printed_claims(number: Number, found: dict[str, Reached], close_sets: int) -> list[Claim]:
-    """Each printed number: held to be met where the law's is within the printed 2-sigma error."""
+    """A claim for each printed number, which holds if the law is within the printed 2-sigma error."""
     claims = []
     for kind, reach in found.items():
         for at, n in enumerate(NODES):
@@ -391,14 +391,14 @@ def printed_claims(number: Number, found: dict[str, Reached], close_sets: int) -
                 away = five_seed_score(number, kind, at, exact)
                 why += f". The printed mean of five seeds is {away:.1f} of its own sds away from the law's"
             if verdict is Verdict.FAILS and kind == "circle":
-                why += ". How the paper runs a circle that is not bipartite is not known: see the remarks"
+                why += ". The paper does not state how it runs a circle that is not bipartite: see the remarks"
             text = f"{LABEL[number]} on a {kind} of {n} nodes: {mean:g} +- {error:g}"
             claims.append(Claim(SOURCE[number], text, verdict, why, mean, float(ours.mean()), float(exact.mean())))
     return claims
 
 
 def checks(number: Number, found: dict[str, Reached]) -> list[Claim]:
-    """The sampler against the law: its equations, its chains, and this table's numbers."""
+    """Checks of the sampler against the law: equations, chains, and this table's numbers."""
     scores = []
     for reach in found.values():
         ours, exact = reach.ours[number], reach.law[number]
@@ -428,7 +428,7 @@ def checks(number: Number, found: dict[str, Reached]) -> list[Claim]:
 
 
 def reading_remarks(number: Number, sets: int, close_sets: int) -> list[Claim]:
-    """Circles of odd length are not bipartite: what each way to run them all the same gives."""
+    """Remarks on the readings of odd circles, which are not bipartite."""
     claims = []
     for name, (paths, numbers) in circle_readings(sets).items():
         exact = [
@@ -454,7 +454,7 @@ def reading_remarks(number: Number, sets: int, close_sets: int) -> list[Claim]:
 
 
 def table_rows(number: Number, found: dict[str, Reached]) -> list[list[Any]]:
-    """The table as printed, ours, the law's, and that of infinitely many chains."""
+    """Rows with the printed numbers, ours, the law's, and the limit of infinitely many chains."""
     rows = []
     for kind, reach in found.items():
         endless = summary(reach.limit.T)[number]
@@ -467,7 +467,7 @@ def table_rows(number: Number, found: dict[str, Reached]) -> list[list[Any]]:
 
 
 def draw_table(axis: Any, number: Number, found: dict[str, Reached]) -> None:
-    """Printed intervals, ours beside them, and the law's as lines, by the number of nodes."""
+    """Plot printed intervals, our intervals, and the law's lines by the number of nodes."""
     for (kind, reach), color in zip(found.items(), ("blue", "vermillion"), strict=True):
         style = {"color": COLORS[color], "ls": "none", "capsize": 3}
         ours, nodes = reach.ours[number], np.array(NODES)
@@ -484,10 +484,10 @@ def draw_table(axis: Any, number: Number, found: dict[str, Reached]) -> None:
 
 
 def five_seed_score(number: Number, kind: str, at: int, sets: np.ndarray) -> float:
-    """How far the printed mean of five seeds is from the law's, in its own sds by the law."""
+    """The difference of the printed mean of five seeds from the law's mean, in its sds by the law."""
     return float(abs(PRINTED[number][kind].mean[at] - sets.mean()) / (sets.std(ddof=1) / np.sqrt(SEEDS)))
 
 
 def between(values: np.ndarray) -> str:
-    """Mean and 2-sigma over sets."""
+    """Mean and 2-sigma over sets as text."""
     return f"{values.mean():.3g} +- {2 * values.std(ddof=1):.2g}"

@@ -2,9 +2,9 @@
 
 (a) N(1, I) at each of the 7 nodes of a binary tree, 5 dimensions, W2 of the first agent as in `gibbs-table1`. (b), (c)
 f_i = |x - c_i|^1.5 with the Euclidean norm, as printed (`accord.models.power` sums over coordinates instead), 4 agents
-on a path in the order of their centres 0, 0.5, 1, 1.5, 5 dimensions; the L2 error of the mean of 100 chains. Not
-stated, and so chosen here: that path, eta (0.01, 0.1 and 1; in (b) the first, in (c) the last), the steps
-eta / (1 + k)^0.55 of the diminishing baseline. D-SGLD is printed with the wrong sign of the gradient.
+on a path in the order of their centres 0, 0.5, 1, 1.5, 5 dimensions, and the L2 error of the mean of 100 chains. The
+paper does not state the path, eta (here 0.01, 0.1 and 1, in (b) the first, in (c) the last), or the steps of the
+diminishing baseline (here eta / (1 + k)^0.55). It prints D-SGLD with the wrong sign of the gradient.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ REPEATS = 3  # "We repeat each experiment three times"
 ETAS = (0.01, 0.1, 1.0)
 TREE, PATH = Network.tree(3), Network.path(4)
 CENTERS = np.array([0.0, 0.5, 1.0, 1.5])
-TRUTH = CENTERS.mean()  # of every coordinate, as x -> 1.5 - x leaves the target as it is
+TRUTH = CENTERS.mean()  # mean of every coordinate, because the target is symmetric under x -> 1.5 - x
 POWER = {"b": ETAS[0], "c": ETAS[-1]}
 ANY_ETA = 10.0 ** np.arange(-6, 7)
 METHODS: dict[str, Callable[[float, Any], Sampler]] = {
     "Gibbs": lambda eta, mixing: Gibbs(eta, mixing=mixing),
-    # a schedule that does not fall: accord refuses a fixed step that diverges
+    # a constant schedule, because accord refuses a fixed step that diverges
     "D-SGLD": lambda eta, mixing: DESGLD(diminishing(eta, chi=0.0), mixing=mixing),
     "D-SGLD, diminishing": lambda eta, mixing: DESGLD(diminishing(eta), mixing=mixing),
 }
 LOOK = dict(zip(METHODS, (("blue", "-"), ("vermillion", "--"), ("green", ":")), strict=True))
-Curves = dict[tuple[str, str, float], np.ndarray]  # by panel, method and eta: (round, repeat)
+Curves = dict[tuple[str, str, float], np.ndarray]  # by panel, method and eta, shape (round, repeat)
 
 
 def walk(name: str, eta: float, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first agent's mean and variance in a coordinate of the Gaussian target, by round: x+ = A x + c + noise."""
+    """The exact mean and variance of a coordinate of the first agent on the Gaussian target, by round."""
     W, n = weights(TREE), TREE.num_agents
     step = getattr(METHODS[name](eta, None), "step_size", None)
     sweep = Sweep(TREE, eta, colors(TREE))
@@ -62,11 +62,11 @@ def walk(name: str, eta: float, rounds: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def power_target() -> Posterior:
-    """exp(-sum_i |x - c_i|^1.5), Euclidean norms."""
+    """The target exp(-sum_i |x - c_i|^1.5) with Euclidean norms."""
 
     def log_likelihood(x: jax.Array, center: jax.Array) -> jax.Array:
         square = jnp.sum((x - center) ** 2)
-        # its gradient at 0 is 0; plain differentiation of the power would give NaN there
+        # the gradient at 0 is 0, where differentiation of the power gives NaN
         away = square > 0
         return -jnp.where(away, jnp.where(away, square, 1.0) ** 0.75, 0.0)
 
@@ -74,7 +74,7 @@ def power_target() -> Posterior:
 
 
 def chains(post: Posterior, network: Network, sampler: Sampler, rounds: int, rng: np.random.Generator) -> np.ndarray:
-    """Three times 100 chains from N(0, I), shape (round, repeat, chain, agent, dim), the start included."""
+    """Three times 100 chains from N(0, I), including the start, shape (round, repeat, chain, agent, dim)."""
     start = rng.standard_normal((REPEATS * CHAINS, network.num_agents, DIM))
     options = {"chains": len(start), "init": start, "seed": int(rng.integers(2**63))}
     run = whole_run(post, network, sampler, draws=rounds, burn_in=0, thin=1, **options)
@@ -83,7 +83,7 @@ def chains(post: Posterior, network: Network, sampler: Sampler, rounds: int, rng
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Figure 2."""
+    """Run figure 2."""
     rounds, rng = size.numbers, np.random.default_rng(seed)
     curves: Curves = {}
     scores, ends, floor, steps = [], [], 0.0, rounds["gaussian"]
@@ -107,7 +107,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
             if name == "Gibbs":
                 last = average[-1].reshape(-1, DIM)
                 ends.append(np.abs(last.mean(axis=0) - TRUTH) / (last.std(axis=0, ddof=1) / np.sqrt(len(last))))
-                # the error of 100 draws, by the spread of the agents where they are tied most
+                # the error of 100 draws, from the spread of the average at the smallest eta
                 floor = floor or float(np.sqrt((last.var(axis=0, ddof=1) / CHAINS).sum()))
     each = ((key, k, curve[k]) for key, curve in curves.items() for k in shown_rounds(curve))
     rows = [[*key, k, values.mean(), 2 * values.std(ddof=1)] for key, k, values in each]
@@ -125,12 +125,12 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 
 
 def shown_rounds(curve: np.ndarray) -> np.ndarray:
-    """Some 300 of its rounds at most, which are written and drawn."""
+    """At most about 300 rounds, which are written and drawn."""
     return np.arange(0, len(curve), 1 + len(curve) // 302)
 
 
 def draw(folder: Path, curves: Curves) -> None:
-    """The three panels."""
+    """Draw the three panels."""
     with figure(folder, "figure", panels=3) as axes:
         for (panel, name, eta), curve in curves.items():
             axis, (color, style) = axes["abc".index(panel[0])], LOOK[name]
@@ -150,12 +150,12 @@ def draw(folder: Path, curves: Curves) -> None:
 
 
 def scored(text: str, score: float, most: float) -> Claim:
-    """A check by the largest of some scores."""
+    """A check that a score is below its bound."""
     return Claim("accord.sample", text, Verdict.of(score < most), f"score; bound {most:.3g}", ours=score, kind="check")
 
 
 def gaussian_claims(curves: Curves, steps: int) -> list[Claim]:
-    """Figure 2(a), by the law; `ours` are the chains' last distances."""
+    """Claims on figure 2(a) by the law. `ours` are the chains' last distances."""
 
     def limit(name: str, eta: float, rounds: int) -> float:
         last = [part[-1] for part in walk(name, eta, rounds)]
@@ -216,7 +216,7 @@ def gaussian_claims(curves: Curves, steps: int) -> list[Claim]:
 
 
 def power_claims(curves: Curves, floor: float) -> list[Claim]:
-    """Figures 2(b) and (c), by the last third of the iterations."""
+    """Claims on figures 2(b) and (c) by the last third of the iterations."""
     claims, near = [], 2.0 * floor
     for whose, seen in (("", "first agent"), (", average", "agents' average")):
         found = [[last_third(curves[panel + whose, name, eta]) for name in METHODS] for panel, eta in POWER.items()]
@@ -253,7 +253,7 @@ def power_claims(curves: Curves, floor: float) -> list[Claim]:
 
 
 def last_third(curve: np.ndarray) -> Estimate:
-    """The mean of distances, shape (round, repeat), over the last third of the rounds, and how far it may be off."""
+    """The mean of distances, shape (round, repeat), over the last third of the rounds, with its uncertainty."""
     thirds = [curve[2 * end // 3 : end] for end in (len(curve), len(curve) // 2, len(curve) // 4)]
     return moving(mean_of(thirds[0].mean(axis=0)), *(float(third.mean()) for third in thirds[1:]))
 

@@ -1,8 +1,8 @@
 """Client-only Gibbs, figure 4: histograms of five agents on a tree with three etas.
 
-"Clients 2 and 3 can sample once x1, x4 and x5 are given" is all that is known of the tree of figure 3 here; 1-2, 1-3,
-2-4, 2-5 is taken. Of the data only the condition numbers are stated, 2 to 5. Taken here: strong convexity 1, and with
-it curvatures from 1 to that number in random directions; means from N(0, I). Other scales of the curvature are tried.
+The edges 1-2, 1-3, 2-4, 2-5 agree with the only statement on the tree of figure 3: "Clients 2 and 3 can sample once x1,
+x4 and x5 are given". The paper states condition numbers from 2 to 5 and no other property of the data. Curvatures here
+are from 1 to that number in random directions, and means are from N(0, I). A remark tries other scales of curvature.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .common import PAPER
 NETWORK = Network.from_edges(5, [(0, 1), (0, 2), (1, 3), (1, 4)])
 DIM = 5
 ETAS = (0.01, 0.001, 0.0001)
-VISIBLE = 0.1  # what a histogram shows: a tenth of a posterior sd
+VISIBLE = 0.1  # least visible difference in a histogram, in posterior sds
 SCALES = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0)
 SOURCE = "appendix A.5.1, figure 4"
 
 
 class Errors(NamedTuple):
-    """Of the first coordinate, in posterior sds: the worst agent's law, between two agents' laws, a run's mean."""
+    """Errors of the first coordinate in posterior sds: bias of the worst agent, W2 between two agents, Monte Carlo."""
 
     bias: float
     apart: float
@@ -48,7 +48,7 @@ class Errors(NamedTuple):
 
 
 def potentials(seed: int, scale: float = 1.0) -> Posterior:
-    """Five random Gaussians, their curvatures times `scale`."""
+    """Five random Gaussians with curvatures times `scale`."""
     rng = np.random.default_rng(seed)
     means = rng.standard_normal((5, DIM))
     covariances = []
@@ -60,16 +60,16 @@ def potentials(seed: int, scale: float = 1.0) -> Posterior:
 
 
 def answer(post: Posterior, eta: float) -> Response:
-    """The exact law of every client, and how long its draws remember."""
+    """The exact law of every client, and the autocorrelation time of its draws."""
     return respond(post, NETWORK, Gibbs(eta), most_rounds=10**7)
 
 
 def errors(response: Response, kept: int) -> Errors:
-    """By the exact law, of a run of `kept` rounds after burn-in."""
+    """Errors by the exact law for a run of `kept` rounds after burn-in."""
     truth, sd = _first(response.exact), float(response.exact.sd[0])
     agents = [Gaussian(mean[:1], np.diag(s[:1] ** 2)) for mean, s in zip(response.mean, response.sd, strict=True)]
     apart = max(wasserstein2(p, q) for p in agents for q in agents)
-    # the error of a mean over K rounds, of which each `memory` are worth one draw
+    # the error of a mean over K rounds, K / memory effective draws
     error = float((response.sd[:, 0] * np.sqrt(response.memory[:, 0] / kept)).max())
     return Errors(max(wasserstein2(p, truth) for p in agents) / sd, apart / sd, error / sd)
 
@@ -79,7 +79,7 @@ def _first(law: Gaussian) -> Gaussian:
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Figure 4."""
+    """Run figure 4."""
     rounds, burn_in = size.numbers["rounds"], size.numbers["burn_in"]
     kept, seeds = rounds - burn_in, np.random.default_rng(seed).integers(2**63, size=2)
     post, noise = potentials(seeds[0]), np.random.default_rng(seeds[1])
@@ -88,7 +88,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
         progress(f"eta = {eta:g}", at / len(ETAS))
         found[eta] = answer(post, eta)
         start = noise.standard_normal((1, 5, DIM))
-        # in single precision a step of eta = 0.0001 is rounded by as much as it moves the mean
+        # in single precision, rounding at eta = 0.0001 is as large as the drift of the mean
         with jax.enable_x64(True):
             drawn = whole_run(
                 *(post, NETWORK, Gibbs(eta)), draws=kept, burn_in=burn_in, thin=1, chains=1,
@@ -107,7 +107,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 
 
 def write(folder: Path, found: dict[float, Response], draws: dict[float, np.ndarray]) -> None:
-    """Mean and sd of the first coordinate by client, and the histograms, which are drawn: a panel an eta."""
+    """Write means and sds of the first coordinate by client, and write and draw a histogram for each eta."""
     truth = found[ETAS[0]].exact
     middle, sd = truth.mean[0], truth.sd[0]
     edges = middle + sd * np.linspace(-4.0, 4.0, 49)
@@ -131,7 +131,7 @@ def write(folder: Path, found: dict[float, Response], draws: dict[float, np.ndar
 
 
 def check(found: dict[float, Response], draws: dict[float, np.ndarray]) -> Claim:
-    """Means of long runs against the law."""
+    """Check of the means of long runs against the law."""
     scores = [
         np.abs(draws[eta].mean(axis=0) - law.mean[:, 0]) / (law.sd[:, 0] * np.sqrt(law.memory[:, 0] / len(draws[eta])))
         for eta, law in found.items()
@@ -148,7 +148,7 @@ def check(found: dict[float, Response], draws: dict[float, np.ndarray]) -> Claim
 
 
 def claims(errors: list[Errors], draws: dict[float, np.ndarray], truth: Gaussian) -> list[Claim]:
-    """What section A.5.1 says of the three columns."""
+    """Claims of section A.5.1 on the three columns."""
     large, middle, small = errors
     drawn = [np.abs(draws[eta].mean(axis=0) - truth.mean[0]).max() / truth.sd[0] for eta in ETAS]
     unit = f"in posterior sds of the first coordinate; {VISIBLE:g} counts as visible in a histogram"
@@ -175,7 +175,7 @@ def claims(errors: list[Errors], draws: dict[float, np.ndarray], truth: Gaussian
             f"eta = {ETAS[1]:g} and K = 400,000 are a reasonable choice",
             Verdict.of(middle.total == min(each.total for each in errors) and middle.total < VISIBLE),
             f"root of the squared bias and the squared error of a run's mean, {unit}; for the three etas "
-            f"{listed(each.total for each in errors)}, and it is to be the least",
+            f"{listed(each.total for each in errors)}; the middle one must be the least",
             ours=float(drawn[1]),
             law=middle.total,
         ),
@@ -183,8 +183,8 @@ def claims(errors: list[Errors], draws: dict[float, np.ndarray], truth: Gaussian
             SOURCE,
             f"eta = {ETAS[2]:g} is too small: it needs more iterations",
             Verdict.of(small.monte_carlo > max(small.bias, middle.total)),
-            f"error of a run's mean, {unit}; for the three etas {listed(each.monte_carlo for each in errors)}. It is "
-            f"to exceed the bias, {small.bias:.2g}, and the error of the middle eta",
+            f"error of a run's mean, {unit}; for the three etas {listed(each.monte_carlo for each in errors)}. It "
+            f"must exceed the bias, {small.bias:.2g}, and the error of the middle eta",
             ours=float(drawn[2]),
             law=small.monte_carlo,
         ),
@@ -192,20 +192,20 @@ def claims(errors: list[Errors], draws: dict[float, np.ndarray], truth: Gaussian
 
 
 def misprint(post: Posterior) -> Claim:
-    """The mean of the target as printed."""
+    """Claim on the printed mean of the target."""
     exact, linear = post.exact(), -post.gradients(np.zeros(DIM)).sum(axis=0)
     off = float(np.abs((np.linalg.inv(exact.cov) @ linear - exact.mean) / exact.sd).max())
     return Claim(
         "appendix A.5.1",
         "the mean of the target is the inverse of its covariance times sum_i Sigma_i^-1 mu_i",
         Verdict.of(off < VISIBLE),
-        "it is the covariance times that sum; the printed one is off by so many posterior sds",
+        "it is the covariance times that sum; number: the error of the printed mean in posterior sds",
         law=off,
     )
 
 
 def scale_remark(scaled: dict[float, list[Errors]]) -> Claim:
-    """On which scale of the data the three columns look as the paper's."""
+    """Remark on the scales of the data at which the three columns look as in the paper."""
     alike = [
         scale
         for scale, (large, middle, small) in scaled.items()

@@ -1,6 +1,6 @@
 """Client-only Gibbs, figure 5: W2 by iteration on binary trees and circles of 7, 15, 31 and 63 nodes.
 
-eta, the dimension and what is measured are those of `gibbs-table1`, which finds them.
+eta, the dimension and the agent of the distance are as in `gibbs-table1`, which finds them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ..frame import Claim, Experiment, Progress, Size, listed, write_table
 from ..verdicts import Verdict, mean_of
 from .common import CHAINS, DIM, ETA, GRAPHS, NODES, PAPER, ROUNDS, SIGMA, Reached, checks, reached
 
-NEAR = 0.05  # a distance within 5% of its limit has converged
+NEAR = 0.05  # relative distance to the limit that counts as converged
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Figure 5."""
+    """Run figure 5."""
     seeds, sets = size.numbers["seeds"], size.numbers["law_sets"]
     found = {}
     for share, kind in zip((0.0, 0.5), GRAPHS, strict=True):
@@ -42,7 +42,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 
 
 def draw(axis: Any, kind: str, reach: Reached) -> None:
-    """Curves of one kind of graph."""
+    """Draw the curves of one kind of graph."""
     rounds = np.arange(ROUNDS + 1)
     for at, (n, color, marker) in enumerate(zip(NODES, COLORS.values(), "osv^", strict=False)):
         mean, spread = reach.curves[at].mean(axis=1), 2 * reach.curves[at].std(axis=1, ddof=1)
@@ -59,13 +59,13 @@ def draw(axis: Any, kind: str, reach: Reached) -> None:
 
 def stationary(kind: str, n: int) -> float:
     """The limit of the first agent's distance."""
-    # the precision is I + sigma / eta times the Laplacian, whatever the colours
+    # the precision is I + sigma / eta times the Laplacian for any colouring
     cov = np.linalg.inv(np.eye(n) + SIGMA / ETA * GRAPHS[kind](n).laplacian)
     return float(np.sqrt(DIM) * abs(np.sqrt(cov[0, 0]) - n**-0.5))
 
 
 def convergence(found: dict[str, Reached]) -> Claim:
-    """That curves reach their limit."""
+    """Claim that curves reach their limit."""
     limits = np.array([[stationary(kind, n) for n in NODES] for kind in found])
     lasts = np.array([reach.limit[:, -1] for reach in found.values()])
     ours = np.array([reach.curves[:, -1].mean(axis=1) for reach in found.values()])
@@ -83,7 +83,7 @@ def convergence(found: dict[str, Reached]) -> Claim:
 
 
 def least_claim(found: dict[str, Reached]) -> Claim:
-    """What the least of noisy distances says of their limit."""
+    """Claim that the least of noisy distances estimates their limit."""
     off = {
         kind: reach.law["distance"].mean(axis=1) / [stationary(kind, n) for n in NODES] - 1.0
         for kind, reach in found.items()
@@ -106,7 +106,7 @@ def least_claim(found: dict[str, Reached]) -> Claim:
 
 
 def rate_remark(found: dict[str, Reached]) -> Claim:
-    """How fast the law contracts, beside the number of nodes."""
+    """Remark on the contraction rate by the number of nodes."""
     rates = {kind: reach.rates for kind, reach in found.items()}
     change = max(float(np.ptp(values) / values.max()) for values in rates.values())
     return Claim(

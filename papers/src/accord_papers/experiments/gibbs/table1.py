@@ -1,7 +1,7 @@
-"""Client-only Gibbs, table 1: slopes of log W2 on trees and circles, and the search for what the paper leaves out.
+"""Client-only Gibbs, table 1: slopes of log W2 on trees and circles, and a search for the unstated settings.
 
-The search takes the trees alone, all eight numbers of tables 1 and 2 on them; those of the circles then have nothing
-left to be chosen. It looks at one agent or the average of all, at eta from 0.01 to 0.08 and at one to five dimensions.
+The search fits all eight numbers of tables 1 and 2 on trees. The numbers on circles have no free settings left. It
+tries one agent or the average of all, eta from 0.01 to 0.08, and one to five dimensions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RESAMPLES = 200
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Table 1."""
+    """Run table 1."""
     seeds, sets, close_sets = (size.numbers[name] for name in ("seeds", "law_sets", "close_sets"))
     progress("search", 0.0)
     fits = search("tree", size.numbers["search_sets"], ETAS, DIMS)
@@ -76,7 +76,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 
 
 def draw(folder: Path, found: dict[str, Reached], fits: list[Fit]) -> None:
-    """The table, and how well each reading fits."""
+    """Draw the table, and the fit of each reading."""
     with figure(folder, "figure", panels=2) as (table, misfit):
         draw_table(table, "slope", found)
         for measured, color, marker in zip(MEASURED, COLORS.values(), "osv^", strict=False):
@@ -90,7 +90,7 @@ def draw(folder: Path, found: dict[str, Reached], fits: list[Fit]) -> None:
 
 
 def search_remark(fits: list[Fit]) -> Claim:
-    """That what is taken is what fits best."""
+    """Remark that the chosen settings fit best."""
     best, within = fits[0], [fit for fit in fits if fit.worst <= 1.0]
     others = "; ".join(f"{fit.measured}, d = {fit.dim}, eta = {fit.eta:g}: {fit.worst:.2f}" for fit in fits[1:4])
     return Claim(
@@ -105,7 +105,7 @@ def search_remark(fits: list[Fit]) -> Claim:
 
 
 def rate_claims(found: dict[str, Reached]) -> list[Claim]:
-    """What section A.5.2 reads off the slopes."""
+    """Claims of section A.5.2 on the slopes."""
     slopes = {kind: reach.law["slope"].mean(axis=1) for kind, reach in found.items()}
     falls = min(float(np.diff(values).min()) for values in slopes.values())
     printed, ours, exact = (
@@ -143,7 +143,7 @@ def rate_claims(found: dict[str, Reached]) -> list[Claim]:
             f"the law contracts by exp(-{listed(rates['tree'])}) an iteration on trees of {listed(NODES)} nodes and by "
             f"exp(-{listed(rates['circle'])}) on circles, {ratios.min():.2g} to {ratios.max():.2g} times the slopes. "
             "The curves fall at that rate and then lie flat, at the excess width of one agent; a line through both has "
-            "a slope that tells where they flatten. Number: the circle of 63 nodes",
+            "a slope that depends on where they flatten. Number: the circle of 63 nodes",
             paper=-float(PRINTED["slope"]["circle"].mean[-1]),
             law=float(rates["circle"][-1]),
         ),
@@ -168,7 +168,7 @@ def rate_claims(found: dict[str, Reached]) -> list[Claim]:
 
 
 def powers(sets: np.ndarray) -> Estimate:
-    """The p of c n^-p, from slopes of shape (nodes, set), and its error by the sets, resampled."""
+    """The p of c n^-p fitted to slopes of shape (nodes, set), with its bootstrap error over sets."""
 
     def power(slopes: np.ndarray) -> np.ndarray:
         return -np.polyfit(np.log(NODES), np.log(-slopes), 1)[0]
@@ -179,7 +179,7 @@ def powers(sets: np.ndarray) -> Estimate:
 
 
 def set_up_claims() -> list[Claim]:
-    """Two statements of the set-up that do not hold."""
+    """Claims on two statements of the set-up, which do not hold."""
     trees, circles = ([graph(n) for n in NODES] for graph in GRAPHS.values())
     weight = float(max(abs(network.mixing()[tuple(network.edges.T)] - SIGMA).max() for network in trees))
     parts = max(int(network.coloring().max()) + 1 for network in circles)
@@ -189,7 +189,7 @@ def set_up_claims() -> list[Claim]:
             "following the Metropolis weights, sigma of perfect binary trees is 1/3",
             Verdict.of(weight < 1e-9),
             "every edge of these trees has an end with three neighbours, so that they are 1 / (3 + 1). The printed 1/3 "
-            f"is taken. Only sigma / eta matters: 1/4 with eta = {0.75 * ETA:g} is the same sampler",
+            f"is used. Only sigma / eta matters: 1/4 with eta = {0.75 * ETA:g} is the same sampler",
             paper=SIGMA,
             law=float(Network.tree(3).mixing()[0, 1]),
         ),
@@ -197,7 +197,7 @@ def set_up_claims() -> list[Claim]:
             "appendix A.5.2 and algorithm 2",
             f"circular graphs of {listed(NODES)} nodes are bipartite",
             Verdict.of(parts == 2),
-            "circles of odd length need so many groups; the same stationary law, updated colour by colour",
+            "number: the groups that circles of odd length need; the stationary law is the same, updated by colour",
             paper=2.0,
             law=float(parts),
         ),

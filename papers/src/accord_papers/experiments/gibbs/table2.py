@@ -1,7 +1,7 @@
 """Client-only Gibbs, table 2: the least W2 of 40 iterations, on trees and circles.
 
-eta, the dimension and what is measured are those of `gibbs-table1`, which finds them. A Gaussian fitted to 100 draws of
-the posterior itself is not at distance zero: that floor is shown beside the law's numbers.
+eta, the dimension and the agent of the distance are as in `gibbs-table1`, which finds them. The Monte Carlo floor, the
+distance of a Gaussian fitted to 100 draws of the posterior itself, is shown beside the law's numbers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ R_SQUARED = 0.940  # "for fitting the distances and sqrt(n) is approximately 0.9
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Table 2."""
+    """Run table 2."""
     seeds, sets, close_sets = (size.numbers[name] for name in ("seeds", "law_sets", "close_sets"))
     found = {}
     for share, kind in zip((0.0, 0.5), GRAPHS, strict=True):
@@ -82,18 +82,18 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 
 
 def posterior_floor(sets: int) -> np.ndarray:
-    """The mean distance of Gaussians fitted to 100 draws of the posterior N(1, I / n), by `NODES`."""
+    """The Monte Carlo floor by `NODES`: mean distance of Gaussians fitted to 100 draws of the posterior N(1, I / n)."""
     drawn = np.random.default_rng(0).standard_normal((sets, CHAINS, DIM))
     return np.array([fitted_distance(1.0 + drawn * n**-0.5, n**-0.5).mean() for n in NODES])
 
 
 def r_squared(distances: np.ndarray) -> float:
-    """Of a straight line through distances by sqrt(n)."""
+    """R^2 of a straight line through distances by sqrt(n)."""
     return float(np.corrcoef(np.sqrt(NODES), distances)[0, 1] ** 2)
 
 
 def fit_claims(found: dict[str, Reached]) -> list[Claim]:
-    """What section A.5.2 reads off the distances."""
+    """Claims of section A.5.2 on the distances."""
     exact = {kind: reach.law["distance"].mean(axis=1) for kind, reach in found.items()}
     rises = min(float(np.diff(values).min()) for values in exact.values())
     printed = {kind: r_squared(PRINTED["distance"][kind].mean) for kind in found}
@@ -112,7 +112,7 @@ def fit_claims(found: dict[str, Reached]) -> list[Claim]:
             Verdict.of(bool(np.round(printed["circle"], 3) == R_SQUARED)),
             f"of the printed distances it is {printed['circle']:.3f} on circles and {printed['tree']:.3f} on trees: it "
             f"is the circles' number; of ours {ours['circle']:.3f} and {ours['tree']:.3f}. The excess width of "
-            "an agent tends to a limit as n grows (an endless circle has one), so that sqrt(n) is no law of it",
+            "an agent tends to a limit as n grows (an endless circle has one), so it does not grow as sqrt(n)",
             paper=R_SQUARED,
             ours=ours["circle"],
             law=r_squared(exact["circle"]),
@@ -121,7 +121,7 @@ def fit_claims(found: dict[str, Reached]) -> list[Claim]:
 
 
 def bias_claim() -> Claim:
-    """What Theorem 5.4 speaks of is not what the table shows."""
+    """Claim that the table estimates the bias of Theorem 5.4, which is about the average."""
     distances, bounds = [], []
     for n in NODES[:2]:
         network = GRAPHS["tree"](n)
@@ -143,7 +143,7 @@ def bias_claim() -> Claim:
 
 
 def floor_remark(found: dict[str, Reached], floor: np.ndarray) -> Claim:
-    """How much of a distance is due to the number of chains."""
+    """Remark on the share of a distance that is Monte Carlo error."""
     shares = {kind: floor / reach.law["distance"].mean(axis=1) for kind, reach in found.items()}
     return Claim(
         "not in the paper",
@@ -169,8 +169,8 @@ EXPERIMENT = Experiment(
     },
     run=run,
     beyond=(
-        "At the size paper one remark is left: a law's number that is 0.99 printed errors away, with a doubt of 0.014 "
-        "by 100,000 sets of chains. Half a million sets have half the doubt, and take half an hour on two cores. NumPy "
-        "draws them, which uses no GPU."
+        "At the size paper one remark is undecided: the law's number is 0.99 printed errors away, with an uncertainty "
+        "of 0.014 from 100,000 sets of chains. Half a million sets halve the uncertainty and take half an hour on two "
+        "cores. NumPy draws them without a GPU."
     ),
 )

@@ -1,4 +1,4 @@
-"""The claims of section 5.1 of the GT-DULA paper on figure 1, beside our numbers."""
+"""Claims of section 5.1 of the GT-DULA paper on figure 1, with our numbers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .common import METHODS, NETWORK, POINTS, POINTS_OF_200, SIGMA, SIGMA_THETA,
 Curves = dict[tuple[str, str], Curve]
 
 SATURATION = 20.0  # "The gradient error of DULA saturates at around 20"
-UNAFFECTED = 0.1  # a change below 10% is called none
-SAME = 1e-9  # numbers that differ by rounding
+UNAFFECTED = 0.1  # largest relative change that counts as none
+SAME = 1e-9  # tolerance for rounding
 
 
 class Setting(NamedTuple):
-    """What was run: curves by (schedule, method), and b of other data sets, with all points and with 200 in total."""
+    """Results of figure 1: curves by (schedule, method), and other data sets with 400 and with 200 points."""
 
     curves: Curves
     problem: Problem
@@ -31,16 +31,16 @@ class Setting(NamedTuple):
 
     @property
     def ends(self) -> np.ndarray:
-        """The last round of every step, from 0."""
+        """Index of the last round of every step."""
         return np.arange(1, len(self.steps) + 1) * self.rounds - 1
 
     def limit(self, name: str, alpha: float) -> float:
-        """KL of the average's stationary law to the posterior, in nats."""
+        """KL of the average's stationary law to the posterior in nats."""
         problem = self.problem
         return float(asymptotic(name, problem.hessians, problem.b[:, None], float(alpha), problem.beta)[0][0])
 
     def order(self, alpha: float) -> str:
-        """How much the order of the two methods hangs on what the paper leaves out, the data and beta."""
+        """Text on the order of both methods for other data and other beta, which the paper does not state."""
         betas, lower = self.largest_beta * np.arange(1, 10) / 10.0, []
         for beta in (self.problem.beta, *betas):
             plain, tracked = (asymptotic(name, self.problem.hessians, self.sets, alpha, beta)[0] for name in METHODS)
@@ -52,12 +52,12 @@ class Setting(NamedTuple):
 
 
 def claims(found: Setting) -> list[Claim]:
-    """All of figure 1."""
+    """All claims on figure 1."""
     return [*constant_steps(found), *reduced_steps(found), *gradients(found), *set_up(found)]
 
 
 def constant_steps(found: Setting) -> list[Claim]:
-    """Figure 1(a)."""
+    """Claims on figure 1(a)."""
     source, curves = "section 5.1, figure 1(a)", [found.curves["constant", name] for name in METHODS]
     alpha, tracked, worst = float(curves[0].steps[0]), curves[1], [one.worst() for one in curves]
     limits = [found.limit(name, alpha) for name in METHODS]
@@ -90,7 +90,7 @@ def constant_steps(found: Setting) -> list[Claim]:
 
 
 def reduced_steps(found: Setting) -> list[Claim]:
-    """Figure 1(b)."""
+    """Claims on figure 1(b)."""
     source, steps = "section 5.1, figure 1(b)", found.steps
     limits = [[found.limit(name, alpha) for alpha in steps] for name in METHODS]
     reached = [found.curves["reduced", name].kl[found.ends, -1] for name in METHODS]
@@ -127,7 +127,7 @@ def reduced_steps(found: Setting) -> list[Claim]:
 
 
 def gradients(found: Setting) -> list[Claim]:
-    """Figure 1(c)."""
+    """Claims on figure 1(c)."""
     source, curves = "section 5.1, figure 1(c)", [found.curves["reduced", name] for name in METHODS]
     plain, tracked = (one.gradient[found.ends] for one in curves)
     changes, problem = np.abs(np.diff(plain) / plain[:-1]), found.problem
@@ -141,7 +141,7 @@ def gradients(found: Setting) -> list[Claim]:
             "the gradient error of DULA saturates at around 20",
             Verdict.of(bool(spreads[0][0] <= SATURATION <= spreads[0][1])),
             f"sum_i E |d_i - mean gradient|^2 in the last round. The data are not given: on {found.sets.shape[1]} "
-            f"other sets {listed(spreads[0], ' to ')} (5% to 95%) at infinity, held to be so where 20 is between. With "
+            f"other sets {listed(spreads[0], ' to ')} (5% to 95%) at infinity; the claim holds if 20 is between. With "
             f"{POINTS_OF_200} points an agent, as '200 in total' has it, {listed(spreads[1], ' to ')}",
             paper=SATURATION,
             ours=curves[0].drawn_gradient[-1],
@@ -152,7 +152,7 @@ def gradients(found: Setting) -> list[Claim]:
             "the gradient error of DULA is unaffected by reducing alpha",
             Verdict.of(bool((changes < UNAFFECTED).all())),
             f"{listed(plain)} at the ends of the steps, changes {listed(f'{change:.2%}' for change in changes)}, where "
-            f"{UNAFFECTED:.0%} is called none. At large steps injected noise parts the agents and their gradients",
+            f"{UNAFFECTED:.0%} counts as none. At large steps injected noise separates the agents and their gradients",
             law=changes.max(),
         ),
         Claim(
@@ -167,12 +167,12 @@ def gradients(found: Setting) -> list[Claim]:
 
 
 def set_up(found: Setting) -> list[Claim]:
-    """What the set-up takes for granted."""
+    """Claims on the assumptions of the set-up."""
     problem, first = found.problem, float(found.steps[0])
     known, low = constants(problem.post), NETWORK.laplacian_extremes()[0]
     curvature = known.total_strong_convexity / (4.0 * N * known.largest**2)
     ours, widest = (min(beta * low / (2.0 * N * known.largest), curvature) for beta in (problem.beta, 1.0))
-    # the sigma_x with which 1 / sigma_theta^2 + N / sigma_x^2 is the posterior's precision, N all points
+    # sigma_x at which 1 / sigma_theta^2 + N / sigma_x^2 is the posterior's precision, N the number of all points
     count = POINTS * N
     variance = count / (problem.hessians.sum() - SIGMA_THETA**-2)
     mean = (problem.b * SIGMA**2).sum() / (variance / SIGMA_THETA**2 + count)
@@ -183,7 +183,7 @@ def set_up(found: Setting) -> list[Claim]:
             "hyperparameters need to satisfy it for the results to hold; figures 1(b) and (c) start within it",
             Verdict.of(first < widest),
             f"the bound on alpha is {widest:.3g} with the largest beta that condition 1(i) allows, {ours:.3g} with "
-            "ours. The first step is above both, and the theorems say nothing of it",
+            "ours. The first step is above both, so the theorems do not cover it",
             paper=first,
             law=widest,
         ),
@@ -191,8 +191,8 @@ def set_up(found: Setting) -> list[Claim]:
             "section 5.1",
             "the printed expression is the true posterior from all the data",
             Verdict.of(off < SAME),
-            "it has one sigma_x, but the sigma_i differ: with the sigma_x that makes its variance right, its mean is "
-            "off by so many posterior sds. The posterior here weighs every point by its own precision",
+            "it has one sigma_x, but the sigma_i differ. Number: the error of its mean in posterior sds, with the "
+            "sigma_x that makes its variance right. The posterior here weighs every point by its own precision",
             law=off,
         ),
     ]

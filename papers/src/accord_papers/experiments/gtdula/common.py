@@ -1,7 +1,7 @@
-"""Section 5.1 of the GT-DULA paper: its data, and its recursions written out as matrices.
+"""Section 5.1 of the GT-DULA paper: its data, and its recursions as matrices.
 
-The section gives sigma_i, 80 points an agent and a ring of five. It leaves out sigma_theta (1 here) and the start (0).
-Its count "200 in total" contradicts 80 points for each of five sigma_i; figure 2 has the 400.
+The section states sigma_i, 80 points for each agent and a ring of five. It omits sigma_theta (1 here) and the start (0
+here). Its count "200 in total" contradicts 80 points for each of five sigma_i. Figure 2 has 400 points.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ METHODS = ("DULA", "GT-DULA")
 
 
 def potentials(count: int, rng: np.random.Generator, points: int = POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """Potentials f_i(w) = H_i w^2 / 2 - b_i w of data sets drawn anew, theta too.
+    """Potentials f_i(w) = H_i w^2 / 2 - b_i w of random data sets, each with its own theta.
 
     Parameters
     ----------
     count
-        How many data sets.
+        Number of data sets.
     rng
-        Where they come from.
+        Random generator.
     points
         Points of each agent.
 
     Returns
     -------
     H, b : np.ndarray
-        Shapes (agent,), the same for all data, and (agent, count): b_i = sum_j x_ij / sigma_i^2.
+        H has shape (agent,) and is equal for all data sets. b_i = sum_j x_ij / sigma_i^2 has shape (agent, count).
     """
     theta = SIGMA_THETA * rng.standard_normal(count)
     noise = rng.standard_normal((N, count))
@@ -57,17 +57,17 @@ def potentials(count: int, rng: np.random.Generator, points: int = POINTS) -> tu
 class Equations:
     """Eq. 3 of DULA, or eqs. 7 and 8 of GT-DULA, from w = 0, on s = (w, d): s+ = A s + c + noise of covariance Q.
 
-    d of DULA are the agents' own gradients. Written out apart from the samplers, as a check on `accord.law` and
-    because a law says nothing of trackers.
+    For DULA, d are the agents' own gradients. The matrices are independent of the samplers. They check `accord.law`,
+    and they have the law of the trackers, which `accord.law` does not.
 
     Parameters
     ----------
     tracked
-        GT-DULA, or DULA.
+        True for GT-DULA, False for DULA.
     network
         N agents.
     hessians, linear
-        H_i and b_i, shapes (agent,) and (agent, case): cases share their covariance.
+        H_i and b_i, shapes (agent,) and (agent, case). Cases share their covariance.
     alpha, beta
         The step, and beta = gamma.
     """
@@ -91,13 +91,13 @@ class Equations:
         self.conserved = np.concatenate([-hessians, np.ones(n)])
 
     def gradient_error(self, mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of sum_i |d_i - ubar|^2 (Theorem 4) where (w, d) is Gaussian, shapes (case,)."""
+        """Mean and variance of sum_i |d_i - ubar|^2 (Theorem 4) for Gaussian (w, d), shapes (case,)."""
         u, V = self.T @ mean + self.t, self.T @ cov @ self.T.T
         return (u**2).sum(axis=0) + np.trace(V), 2.0 * (V**2).sum() + 4.0 * (u * (V @ u)).sum(axis=0)
 
     @property
     def forgetting(self) -> np.ndarray:
-        """A without its eigenvalue 1 of what is conserved."""
+        """A without the eigenvalue 1 of the conserved sum."""
         return self.A - self._inverse * (self.conserved @ self.A)
 
     @property
@@ -105,23 +105,23 @@ class Equations:
         return self.conserved[:, None] / (self.conserved @ self.conserved)
 
     def stationary(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means (2 agent, case) and covariance after infinitely many rounds, of a stable recursion."""
-        # with its eigenvalue 1 doubling would double what rounding put there
+        """Stationary means (2 agent, case) and covariance of a stable recursion."""
+        # with the eigenvalue 1, doubling would amplify rounding errors
         power, cov = self.forgetting, self.Q
         mean = self.c + self._inverse * (self.conserved @ (self.start - self.c))
-        # doubling: the sum of the first 2^k powers, which forgets the start
+        # doubling: sums of the first 2^k powers
         for _ in range(48):
             cov, mean, power = cov + power @ cov @ power.T, mean + power @ mean, power @ power
         return mean, cov
 
 
 def trackers(gradients: np.ndarray, start: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """The d_k that agents held while their gradients were these: eq. 8.
+    """The trackers d_k for given gradients, by eq. 8.
 
     Parameters
     ----------
     gradients
-        Shape (chain, round, agent), rounds from 1 on.
+        Gradients from round 1 on, shape (chain, round, agent).
     start
         The gradients at the start, shape (agent,).
     W
@@ -130,7 +130,7 @@ def trackers(gradients: np.ndarray, start: np.ndarray, W: np.ndarray) -> np.ndar
     Returns
     -------
     np.ndarray
-        Shape (chain, round, agent).
+        Trackers from round 1 on, shape (chain, round, agent).
     """
     found, held, before = np.empty_like(gradients), start, start
     for k in range(gradients.shape[1]):
@@ -152,7 +152,7 @@ class Problem:
     Parameters
     ----------
     hessians, b
-        As of `potentials`, both of shape (agent,).
+        As in `potentials`, both of shape (agent,).
     beta
         The consensus step of both methods, and the tracking step.
     """
@@ -174,18 +174,18 @@ class Problem:
 
 @dataclass
 class Curve:
-    """One method under one schedule; arrays by round from 1 on.
+    """One method under one schedule, with arrays by round from 1 on.
 
     Parameters
     ----------
     steps
         alpha, shape (round,).
     kl
-        KL of each agent's law and last the average's to the posterior, in nats, by the equations, (round, agent + 1).
+        KL to the posterior in nats by the equations, of each agent and last of the average, shape (round, agent + 1).
     gradient
         The gradient error by the equations, shape (round,).
     positions, gradients
-        What the chains show of positions (agents, then the average) and of the gradient error.
+        Tallies of the chains' positions (agents, then the average) and of their gradient errors.
     """
 
     steps: np.ndarray
@@ -197,28 +197,28 @@ class Curve:
 
     @property
     def drawn_kl(self) -> np.ndarray:
-        """As `kl`, of Gaussians fitted to the chains: about 1 / chains too large."""
+        """As `kl`, for Gaussians fitted to the chains, with a bias of about 1 / chains."""
         return gaussian_kl(self.positions.means, self.positions.variances, self.target)
 
     @property
     def drawn_gradient(self) -> np.ndarray:
-        """As `gradient`, the mean over chains."""
+        """As `gradient`, averaged over chains."""
         return self.gradients.means[:, 0]
 
     def worst(self) -> tuple[float, float]:
-        """The largest score of the chains against the equations, and the bound exceeded with a chance of 0.001."""
+        """The largest score of the chains against the equations, and the bound for a false alarm rate of 0.001."""
         scores = [self.positions.mean_scores(), self.positions.variance_scores(), self.gradients.mean_scores()]
         return max(float(np.abs(score).max()) for score in scores), bound(sum(score.size for score in scores))
 
 
 def gaussian_kl(means: np.ndarray, variances: np.ndarray | float, target: Gaussian) -> np.ndarray:
-    """KL of Gaussians on the line to the target, in nats, in the shape of their means."""
+    """KL of scalar Gaussians to the target in nats, in the shape of `means`."""
     ratio = variances / target.cov[0, 0]
     return ((means - target.mean[0]) ** 2 / target.cov[0, 0] + ratio - 1.0 - np.log(ratio)) / 2.0
 
 
 def walk(problem: Problem, name: str, steps: np.ndarray) -> Iterator[tuple[Equations, np.ndarray, np.ndarray]]:
-    """The equations of each round, and mean (2 agent, 1) and covariance of (w, d) after it, from w = 0."""
+    """Yield the equations of each round, and the mean (2 agent, 1) and covariance of (w, d) after it, from w = 0."""
     b = problem.b[:, None]
     m, P = np.concatenate([0.0 * b, -b]), np.zeros((2 * N, 2 * N))
     for alpha in steps:
@@ -228,7 +228,7 @@ def walk(problem: Problem, name: str, steps: np.ndarray) -> Iterator[tuple[Equat
 
 
 def apart(problem: Problem, name: str, step: Callable[[Any], Any], rounds: int) -> float:
-    """Largest difference of `accord.law` and the equations: of means in posterior sds, covariances in variances."""
+    """Largest difference between `accord.law` and the equations, means in posterior sds, covariances in variances."""
     exact = laws(problem.post, NETWORK, method(name, step, problem.beta), rounds)
     steps, target, off = np.array([float(step(k)) for k in range(rounds)]), problem.target, 0.0
     for (mean, cov), (_, m, P) in zip(exact, walk(problem, name, steps), strict=True):
@@ -245,9 +245,9 @@ def curve(
     rounds: int,
     chains: int,
     rng: np.random.Generator,
-    told: Callable[[float], None],
+    progress: Callable[[float], None],
 ) -> Curve:
-    """Equations and chains of one method from w = 0; `told` hears the share that is done."""
+    """Equations and chains of one method from w = 0. `progress` is a callback with the finished share."""
     hessians, b, target, sampler = problem.hessians, problem.b, problem.target, method(name, step, problem.beta)
     steps = np.array([float(step(k)) for k in range(rounds)])
     means, variances, gradient = np.empty((rounds, N + 1)), np.empty((rounds, N + 1)), np.empty((2, rounds, 1))
@@ -265,14 +265,14 @@ def curve(
         # ubar = mean_i (H_i wbar - b_i)
         error = held - (hessians.mean() * average - b.mean())
         gradients.add((error**2).sum(axis=2, keepdims=True))
-        told(positions.chains / chains)
+        progress(positions.chains / chains)
     return Curve(steps, gaussian_kl(means, variances, target), gradient[0, :, 0], positions, gradients, target)
 
 
 def asymptotic(
     name: str, hessians: np.ndarray, b: np.ndarray, alpha: float, beta: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """KL of the stationary average, and gradient error, shapes (set,), for data sets of b (agent, set)."""
+    """Stationary KL of the average and gradient error, shapes (set,), for data sets with b of shape (agent, set)."""
     equations = Equations(name == "GT-DULA", NETWORK, hessians, b, alpha, beta)
     mean, cov = equations.stationary()
     precision = hessians.sum()

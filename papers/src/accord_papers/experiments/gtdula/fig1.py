@@ -1,8 +1,8 @@
 """GT-DULA, figure 1: KL of DULA and GT-DULA on a Gaussian mean, and their gradient errors, exactly and by chains.
 
-The steps of figures 1(b) and (c) are printed. Not stated, and so chosen here: the step of figure 1(a), for which we
-take the second of those; beta and gamma, equal as in section 5.2, half of the largest at which GT-DULA is stable at the
-first step. Other choices of beta, and other data, are tried too.
+The paper states the steps of figures 1(b) and (c). It does not state the step of figure 1(a), here the second of them,
+or beta and gamma, here equal as in section 5.2 and half of the largest at which GT-DULA is stable with the first step.
+The claims also try other beta and other data.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from .common import METHODS, NETWORK, PAPER, POINTS_OF_200, Problem, apart, curv
 
 # "starting with alpha = 1e-2 reduced alpha by 1/10-th every 500 iterations for a total 3000 iterations"
 STEPS = 10.0 ** -np.arange(2, 8)
-SAME, LAW_ROUNDS = 1e-9, 20  # law and equations differ by rounding, in posterior sds; rounds of each step compared
+SAME, LAW_ROUNDS = 1e-9, 20  # tolerance between law and equations in posterior sds, and rounds of each step
 DATA_SETS = 1000
-KEPT = 10  # rounds between two points of the curves and rows of the data file
+KEPT = 10  # rounds between points of curves and rows of the data file
 COLOR = dict(zip(METHODS, (COLORS["vermillion"], COLORS["blue"]), strict=True))
 
 
 def reduced(rounds: int) -> Callable[[Any], Any]:
-    """The steps of figures 1(b) and (c), each for so many rounds."""
+    """The schedule of figures 1(b) and (c), with `rounds` rounds for each step."""
     return lambda k: STEPS[0] * (STEPS[1] / STEPS[0]) ** (k // rounds)
 
 
 def largest_stable_beta(hessians: np.ndarray) -> float:
-    """The largest beta = gamma at which GT-DULA is stable with the first step; DULA is stable there too."""
+    """The largest beta = gamma at which GT-DULA, and also DULA, is stable with the first step."""
 
     def spare(beta: float) -> float:
         return GTDULA(STEPS[0], beta, beta).max_step(NETWORK, hessians[:, None, None]) - STEPS[0]
@@ -45,7 +45,7 @@ def largest_stable_beta(hessians: np.ndarray) -> float:
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Figure 1, with so many chains, and so many rounds a step."""
+    """Run figure 1."""
     rounds, chains = size.numbers["rounds"], size.numbers["chains"]
     data, noise, others = np.random.default_rng(seed).spawn(3)
     hessians, b = potentials(1, data)
@@ -56,10 +56,10 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
     for panel, (step, total) in schedules.items():
         for name in METHODS:
 
-            def told(share: float, done: int = done, total: int = total, what: str = f"{name}, {panel} step") -> None:
+            def part(share: float, done: int = done, total: int = total, what: str = f"{name}, {panel} step") -> None:
                 progress(what, (done + share * total) / whole)
 
-            curves[panel, name] = curve(problem, name, step, rounds=total, chains=chains, rng=noise, told=told)
+            curves[panel, name] = curve(problem, name, step, rounds=total, chains=chains, rng=noise, progress=part)
             done += total
     write(folder, curves)
     draw(folder, curves, chains)
@@ -68,7 +68,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 
 
 def write(folder: Path, curves: Curves) -> None:
-    """The curves as a table, every tenth round."""
+    """Write every tenth round of the curves."""
     columns = ["steps", "method", "round", "alpha", "kl_average_law", "kl_average_chains"]
     columns += ["kl_worst_agent_law", "kl_worst_agent_chains", "gradient_error_law", "gradient_error_chains"]
     rows: list[list[Any]] = []
@@ -81,7 +81,7 @@ def write(folder: Path, curves: Curves) -> None:
 
 
 def draw(folder: Path, curves: Curves, chains: int) -> None:
-    """The three panels: lines are exact, markers the chains."""
+    """Draw the three panels, with lines for the exact law and markers for the chains."""
     panels = ("constant", f"(a) step {STEPS[1]:g}"), ("reduced", f"(b) step reduced from {STEPS[0]:g} to {STEPS[-1]:g}")
     with figure(folder, "figure", panels=3, title="lines: exact law; markers: chains") as axes:
         for axis, (panel, title) in zip(axes, (*panels, ("reduced", "(c) the same")), strict=True):
@@ -97,7 +97,7 @@ def draw(folder: Path, curves: Curves, chains: int) -> None:
                     axis.semilogy(at + 1, worst, color=color, ls="--", lw=1, label=f"{name}, worst agent")
                 axis.semilogy(at + 1, exact[at], color=color, label=name if axis is axes[2] else f"{name}, average")
                 axis.semilogy(dots + 1, drawn[dots], "." if name == "DULA" else "x", color=color, ms=5)
-            # what a Gaussian fitted to draws of the posterior itself shows: mean and variance, 1 / (2 chains) each
+            # KL of a Gaussian fitted to draws of the posterior itself: 1 / (2 chains) each from mean and variance
             level = (
                 (SATURATION, "DULA as printed: about 20")
                 if axis is axes[2]
@@ -110,7 +110,7 @@ def draw(folder: Path, curves: Curves, chains: int) -> None:
 
 
 def checks(curves: Curves, problem: Problem) -> list[Claim]:
-    """What must hold for any figure of ours to mean something."""
+    """Checks of the law against the equations, and of the chains against the law."""
     steps, total = reduced(LAW_ROUNDS), LAW_ROUNDS * len(STEPS)
     off = max(apart(problem, name, steps, total) for name in METHODS)
     worst = [found.worst() for found in curves.values()]

@@ -1,7 +1,7 @@
-"""GT-DULA, figure 2: how the asymptotic KL of the agents' average grows with their number, over random splits of data.
+"""GT-DULA, figure 2: growth of the asymptotic KL of the agents' average with their number, over random splits of data.
 
-The 400 points of section 5.1 are split at random into n equal groups, on a ring. Not stated, and so chosen here: the
-step and beta = gamma, for which we take those of our figure 1(a); other ones are tried too. All numbers are exact.
+The 400 points of section 5.1 are split at random into n equal groups on a ring. The paper does not state the step and
+beta = gamma, which are here as in our figure 1(a). The claims also try others. All numbers are exact.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .ring import asymptotic, split
 
 AGENTS = (5, 10, 20, 25, 40, 50, 80, 100, 200)
 ALPHA = float(STEPS[1])
-TRIED = ((1e-4, 0.5), (ALPHA, 0.05), (ALPHA, 0.9))  # other steps, and shares of the largest stable beta; ours is 0.5
-FEW = 5  # splits at once, and splits with which these are tried
-SAME = 1e-6  # relative, of KLs that are differences of numbers near 1
-CHECKED = (5, 50)  # the law of more agents takes long
+TRIED = ((1e-4, 0.5), (ALPHA, 0.05), (ALPHA, 0.9))  # other steps, and shares of the largest stable beta (ours: 0.5)
+FEW = 5  # splits in a batch, and splits for `TRIED`
+SAME = 1e-6  # relative tolerance for KLs, which are differences of numbers near 1
+CHECKED = (5, 50)  # numbers of agents for the slow check by `accord.law`
 RESAMPLES = 200
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Figure 2, with so many splits for each number of agents."""
+    """Run figure 2."""
     splits = size.numbers["splits"]
     data, cuts, again = np.random.default_rng(seed).spawn(3)
     theta = SIGMA_THETA * data.standard_normal()
@@ -49,7 +49,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
         if n in CHECKED:
             exact = laws(Network.ring(n), hessians[-1], b[-1], beta)
             apart = max(apart, float(np.abs(found[:, a, -1] / exact - 1.0).max()))
-    # of the last number of agents: how long what is computed takes to be reached
+    # rounds until the largest network reaches its stationary law
     recursion = Equations(True, Network.ring(AGENTS[-1]), hessians[0], b[0][:, None], ALPHA, beta)
     slowest = 1.0 / (1.0 - np.abs(np.linalg.eigvals(recursion.forgetting)).max())
     write(folder, found)
@@ -63,19 +63,19 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 
 
 def kls(hessians: np.ndarray, b: np.ndarray, alpha: float, beta: float) -> np.ndarray:
-    """Of both methods, shape (method, split)."""
+    """Asymptotic KLs of both methods, shape (method, split)."""
     return np.array([asymptotic(name, hessians, b, alpha, beta) for name in METHODS])
 
 
 def laws(network: Network, hessians: np.ndarray, b: np.ndarray, beta: float) -> np.ndarray:
-    """As `asymptotic` of both methods and one split, by `accord.law`."""
+    """Asymptotic KLs of both methods for one split, by `accord.law`."""
     post = quadratic(hessians[:, None, None], b[:, None])
     moments = [law(post, network, method(name, ALPHA, beta)).stationary() for name in METHODS]
     return np.array([kl(one.average, post.exact()) for one in moments])
 
 
 def write(folder: Path, found: np.ndarray) -> None:
-    """Mean, sd and quantiles over the splits."""
+    """Write mean, sd and quantiles over the splits."""
     columns = ["method", "agents", "splits", "mean_kl", "sd_kl", "kl_5%", "kl_50%", "kl_95%"]
     rows = [
         [name, n, len(kls), kls.mean(), kls.std(ddof=1), *np.quantile(kls, (0.05, 0.5, 0.95))]
@@ -86,7 +86,7 @@ def write(folder: Path, found: np.ndarray) -> None:
 
 
 def draw(folder: Path, found: np.ndarray) -> None:
-    """Means, and the distributions of both methods on one scale."""
+    """Draw means, and the distributions of both methods on one scale."""
     with figure(folder, "figure", panels=3) as axes:
         looks = ((COLORS["vermillion"], "s--"), (COLORS["blue"], "o-"))
         for name, by_agents, (color, line), axis in zip(METHODS, found, looks, axes[1:], strict=True):
@@ -105,7 +105,7 @@ def draw(folder: Path, found: np.ndarray) -> None:
 def claims(
     found: np.ndarray, apart: float, slowest: float, tried: str, numbers: str, rng: np.random.Generator
 ) -> list[Claim]:
-    """What section 5.1 says of figure 2."""
+    """Claims of section 5.1 on figure 2."""
     means, sds, gaps, spreads = summary(found)
     picks = [rng.integers(found.shape[2], size=found.shape[2]) for _ in range(RESAMPLES)]
     copies = zip(*(summary(found[..., pick]) for pick in picks), strict=True)
@@ -120,7 +120,7 @@ def claims(
     return [
         Claim(
             "accord.law",
-            "the numbers of both methods are those of their exact law",
+            "the numbers of both methods match their exact law",
             Verdict.of(apart < SAME),
             f"largest relative difference on a split among each of {CHECKED} agents; bound {SAME:g}",
             law=apart,
@@ -177,19 +177,19 @@ def claims(
 
 
 def summary(found: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Means and sds over splits, shapes (method, n), and DULA's less GT-DULA's of both, shapes (n,)."""
+    """Means and sds over splits, shapes (method, n), and their differences DULA - GT-DULA, shapes (n,)."""
     means, sds = found.mean(axis=2), found.std(axis=2, ddof=1)
     return means, sds, means[0] - means[1], sds[0] - sds[1]
 
 
 def steps(values: np.ndarray, copies: np.ndarray) -> list[Estimate]:
-    """The rises from one n to the next of both methods if there are two, from resampled copies (copy, ..., n)."""
+    """The increases from one n to the next, with errors from resampled copies (copy, ..., n)."""
     rises, again = np.diff(values).ravel(), np.diff(copies).reshape(len(copies), -1)
     return [by_copies(rise, copy) for rise, copy in zip(rises, again.T, strict=True)]
 
 
 def least(rises: list[Estimate]) -> float:
-    """The least rise in its standard errors."""
+    """The least increase in its standard errors."""
     return min(rise.value / rise.error for rise in rises)
 
 
@@ -201,7 +201,7 @@ EXPERIMENT = Experiment(
     sizes={
         "small": Size(minutes=0.3, memory=1.0, numbers={"splits": 50}),
         "paper": Size(minutes=3.0, memory=1.0, numbers={"splits": 1_000}),
-        # at 1,000 splits the least rise of the sds' difference is 0.93 of its standard errors, which fall as a root
+        # at 1,000 splits the least increase of the sds' difference is 0.93 standard errors
         "deciding": Size(minutes=30.0, memory=1.0, numbers={"splits": 12_000}),
     },
     run=run,

@@ -1,16 +1,16 @@
 """GT-DULA, figure 3: LeNet-5 on digits that ten agents on a ring hold unequally, DULA against GT-DULA.
 
-Not stated, and so chosen here: the number of rounds, and that steps are reduced after half of them; rectifiers and
-mean pooling; one Kaiming uniform start for all agents, as the average of ten is nearly the network of zeros; a normal
-prior of that law's variance, whose own density is flat in a box that no chain stays in; and that f_i is the negative
-log likelihood of all rows of the agent, as a posterior needs it. Both methods are tried with both steps of the paper
-and the decade between them; steps are reduced from the largest of these at which the method stays finite.
+The paper does not state these choices: the number of rounds; the reduction of steps after half of them; rectifiers and
+mean pooling; one Kaiming uniform start for all agents (the average of ten starts is nearly the zero network); a normal
+prior with the variance of that start (a uniform density is flat in a box that chains leave); and the negative log
+likelihood of all rows of the agent as f_i. Both methods run with both steps of the paper and with the decade between
+them. Steps are reduced from the largest step at which the method stays finite.
 
-What decides: minibatches as large as the paper's, as their noise parts the agents and unsettles DULA (with a tenth of
-them its accuracy jumps by 0.1 from point to point), and so many rounds that no accuracy changes by more than a
-hundredth in a doubling. With a tenth GT-DULA has 0.936 after 800 rounds, and 0.05 of that since 400: some 3,000
-rounds. The size "paper" has 5,000, which the paper does not state either. Three claims stay undecided:
-`BEYOND` says why.
+To decide the claims, minibatches must be as large as the paper's, because their noise separates the agents (with a
+tenth of the rows, DULA's accuracy jumps by 0.1 from point to point). The number of rounds must be so large that
+accuracies change by less than 0.01 in a doubling. With a tenth of the rows GT-DULA has accuracy 0.936 after 800 rounds,
+0.05 more than after 400, so that about 3,000 rounds are needed. The size "paper" has 5,000. `BEYOND` explains why three
+claims stay undecided.
 """
 
 from __future__ import annotations
@@ -38,44 +38,43 @@ from .common import PAPER
 AGENTS = 10
 NETWORK = Network.ring(AGENTS)
 BETA = 0.6  # "We kept beta = 0.6 the same for both algorithms while gamma = beta"
-WEIGHT = 1.0 / 2.0  # of each of two neighbours: with weights of 1 that beta is unstable on this ring
+WEIGHT = 1.0 / 2.0  # weight of each neighbour, because beta is unstable on this ring with weight 1
 TRIED = (1e-4, 1e-5, 1e-6)  # GT-DULA "at a higher step size (10^-4) than DULA (10^-6)"
 REDUCED = 1.0 / 10.0  # "which were reduced by a factor of 1/10 after certain iterations"
 METHODS: dict[str, Any] = {
     "GT-DULA": lambda step: GTDULA(step, BETA * WEIGHT, BETA * WEIGHT),
     "DULA": lambda step: DULA(step, BETA * WEIGHT),
 }
-SIMILAR = 0.02  # accuracies nearer than this are called similar
+SIMILAR = 0.02  # largest difference of similar accuracies
 COLOR = dict(zip(METHODS, (COLORS["blue"], COLORS["vermillion"]), strict=True))
 STYLE: dict[float | str, str] = {1e-4: "-", 1e-5: "--", 1e-6: ":", "reduced": "-."}
-# A round of the size "deciding" takes 2,700 pictures' gradients of 1.7e6 operations each. The GPU's time is that of a
-# quarter of 3e13 operations a second, and of 4 us for each of 150 kernels.
+# A round of "deciding" has 2,700 gradients of pictures, 1.7e6 operations each. The GPU time assumes a quarter of 3e13
+# operations a second, and 4 us for each of 150 kernels.
 BEYOND = (
-    "Three claims hang on jumps that DULA makes at the step 1e-5, a few in the 3,000 rounds of the size deciding. "
-    "Were what it finds the numbers themselves, the doubts would have to be a sixth of what they are, which takes "
-    "thirty-six times its rounds with that step, constant and reduced: two days on two cores, by its own time, and "
-    "some minutes on a GPU by the number of operations alone, as no GPU was at hand. The 5,000 rounds of the size "
-    "paper are far from it."
+    "Three claims depend on jumps of DULA at the step 1e-5, of which the size deciding has a few in its 3,000 rounds. "
+    "If its estimates were the exact values, the uncertainties would have to be six times smaller. That takes 36 times "
+    "the rounds with that step, constant and reduced: two days on two cores by measured time, or some minutes on a GPU "
+    "by the number of operations (not measured). The 5,000 rounds of the size paper are not enough."
 )
 
 
 class Curve(NamedTuple):
-    """One run, as far as it stayed finite.
+    """One run, up to the round in which it diverged.
 
     Parameters
     ----------
     rounds
-        Of the points, shape (point,).
+        Rounds of the points, shape (point,).
     accuracy, loss
-        On test pictures and on training rows, shape (point, agent).
+        Accuracy on test pictures and loss on training rows, shape (point, agent).
     unseen
-        Standard errors of the agents' mean accuracy and loss, as not all pictures are looked at, shape (2, point).
+        Standard errors of the agents' mean accuracy and loss from the subset of pictures, shape (2, point).
     lost
-        The round in which a number became infinite, if one did.
+        The round in which a number became infinite. None: the run stayed finite.
     run
-        Where it comes from; None: it was lost before the first point.
+        The run. None: it diverged before the first point.
     begun
-        The round from which on its step is what it is.
+        The first round with the final step.
     """
 
     rounds: np.ndarray
@@ -87,10 +86,9 @@ class Curve(NamedTuple):
     begun: float
 
     def settled(self, series: np.ndarray, unseen: np.ndarray) -> Estimate:
-        """What a series of shape (point,) comes to: its mean over the last quarter of the rounds since `begun`.
+        """The mean of a series of shape (point,) over the last quarter of the rounds since `begun`.
 
-        Points are taken as independent, and the same mean at half and at a quarter of these rounds tells how far it may
-        still move.
+        Points count as independent. The trend comes from the same mean at half and at a quarter of these rounds.
         """
         share = (self.rounds - self.begun) / (self.rounds[-1] - self.begun)
         now, *earlier = ((share > 3.0 / 4.0 * end) & (share <= end) for end in (1.0, 1.0 / 2.0, 1.0 / 4.0))
@@ -111,23 +109,23 @@ class Curve(NamedTuple):
 
     @property
     def band(self) -> Estimate:
-        """The sd of accuracy over agents."""
+        """The sd of the accuracy over agents."""
         return self.settled(self.accuracy.std(axis=1), self.unseen[0])
 
     @property
     def apart(self) -> Estimate:
         """The distance of agents to their average."""
-        assert self.run is not None  # only of runs that stayed finite
+        assert self.run is not None  # finite runs only
         return self.settled(self.run.statistics["consensus_error"][0], 0.0 * self.unseen[0])
 
     @property
     def delay(self) -> Estimate:
-        """Rounds until the final accuracy is had, had it come at once: the sum of 1 - accuracy / final."""
+        """The sum over rounds of 1 - accuracy / final, which is the delay of a step to the final accuracy."""
         final, thin = self.final, float(self.rounds[0])
         share = self.accuracy.mean(axis=1) / final.value
-        # with a final accuracy that is larger by a part, as many rounds more are lost as were not
+        # a relative error of the final accuracy changes the delay by this share of sum(accuracy / final)
         found = Estimate(0.0, final.error / final.value, final.trend / final.value).times(thin * share.sum())
-        # a point stands for all rounds since the one before
+        # each point stands for all rounds since the previous one
         return found._replace(value=thin * float((1.0 - share).sum()), trend=found.trend + thin)
 
 
@@ -135,39 +133,39 @@ Curves = dict[tuple[str, float | str], Curve]
 
 
 def unequal(digits: datasets.Digits, own: int, other: int, rng: np.random.Generator) -> list[tuple[Any, Any]]:
-    """Shards without common rows: agent i has `own` pictures of the digit i and `other` of each other one."""
+    """Disjoint shards: agent i has `own` pictures of digit i and `other` pictures of each other digit."""
     places: list[list[np.ndarray]] = [[] for _ in range(AGENTS)]
     for digit in range(AGENTS):
         ends = np.cumsum([own if agent == digit else other for agent in range(AGENTS)])
         found = rng.permutation(np.flatnonzero(digits.y_train == digit))
         if len(found) < ends[-1]:
-            raise datasets.DatasetError(f"mnist: {ends[-1]} pictures of the digit {digit} needed, found {len(found)}")
+            raise datasets.DatasetError(f"mnist: needs {ends[-1]} pictures of the digit {digit}, found {len(found)}")
         for agent, rows in enumerate(np.split(found[: ends[-1]], ends[:-1])):
             places[agent].append(rows)
     return [(digits.x_train[rows], digits.y_train[rows]) for rows in map(np.concatenate, places)]
 
 
 class Looked(NamedTuple):
-    """Rows that curves are made of, and out of how many they were taken."""
+    """A subset of rows for the curves, and the number of all rows."""
 
     pictures: np.ndarray
     labels: np.ndarray
     whole: int
 
     def unseen(self, values: np.ndarray) -> float:
-        """The standard error of the mean of values (agent, row), as these are not all rows."""
+        """The standard error of the mean of values (agent, row) from sampling a subset of rows."""
         count = len(self.labels)
         return float(values.mean(axis=0).std() * np.sqrt((1.0 - count / self.whole) / count))
 
 
 def some(pictures: np.ndarray, labels: np.ndarray, count: int, rng: np.random.Generator) -> Looked:
-    """At most so many of the rows."""
+    """A random subset of at most `count` rows."""
     rows = rng.permutation(len(labels))[:count]
     return Looked(pictures[rows], labels[rows], len(labels))
 
 
 def posterior(shards: list[tuple[Any, Any]], seed: int) -> Posterior:
-    """Of LeNet-5 from a Kaiming start, with a prior of its variance, 2 / fan-in; biases have that of their layer."""
+    """The posterior of LeNet-5 from a Kaiming start. Prior variances are 2 / fan-in of the layer, also for biases."""
     start = networks.start(networks.lenet(), seed)
     prior = {
         layer: {name: np.full(leaf.shape, (2.0 / own["kernel"][..., 0].size) ** 0.5) for name, leaf in own.items()}
@@ -177,12 +175,12 @@ def posterior(shards: list[tuple[Any, Any]], seed: int) -> Posterior:
 
 
 def falling(first: float, after: float, k: Any) -> Any:
-    """The step `first`, and from the round `after` on a tenth of it."""
+    """The step `first`, and a tenth of it from round `after` on."""
     return first * jnp.where(k < after, 1.0, REDUCED)
 
 
 def noise_alone(dim: int, step: float) -> float:
-    """The root mean square distance of agents to their average where nothing but their noise drives them apart."""
+    """The root mean square distance of agents to their average from their noise alone."""
     mixing = np.linalg.eigvalsh(np.eye(AGENTS) - BETA * WEIGHT * NETWORK.laplacian)[:-1]
     return float(np.sqrt(dim * 2.0 * step * AGENTS * (1.0 / (1.0 - mixing**2)).sum() / AGENTS))
 
@@ -190,7 +188,7 @@ def noise_alone(dim: int, step: float) -> float:
 def seen(
     post: Posterior, found: Run | None, thin: int, lost: int | None, test: Looked, train: Looked, begun: float = 0.0
 ) -> Curve:
-    """Accuracy on test pictures and mean loss on training rows, of every agent at every point."""
+    """The curve of a run: accuracy on test pictures and mean loss on training rows, for every agent and point."""
     points = [] if found is None else list(found.draws[0])
     accuracy, loss, unseen = [], [], []
     for flat in points:
@@ -205,12 +203,12 @@ def seen(
 
 
 def logs(post: Posterior, flat: np.ndarray, looked: Looked) -> np.ndarray:
-    """Log probabilities of the labels by each agent, shape (agent, row, label)."""
+    """Each agent's log probabilities of the labels, shape (agent, row, label)."""
     return np.asarray(networks.log_probabilities(networks.lenet(), post.unravel(flat[0]), flat, looked.pictures))
 
 
 def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
-    """Figure 3, with so many rounds and points."""
+    """Run figure 3."""
     numbers, digits = size.numbers, datasets.mnist()
     networks.require()
     rng, runs = np.random.default_rng(seed), LongRuns("gtdula-fig3", size, seed, folder)
@@ -226,10 +224,10 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
         progress(f"{name}, step {label}", share / whole)
         sampler = replace(METHODS[name](Partial(falling, step, after)), batch_size=numbers["batch"])
         options = {"draws": numbers["points"], "thin": thin, "burn_in": 0, "chains": 1, "seed": seed}
-        told: Callable[[float], None] = lambda done: progress(f"{name}, step {label}", (share + done) / whole)  # noqa: E731
+        part: Callable[[float], None] = lambda done: progress(f"{name}, step {label}", (share + done) / whole)  # noqa: E731
         lost = None
         try:
-            found = runs.run(f"{name}-{label}", post, NETWORK, sampler, told=told, **options)
+            found = runs.run(f"{name}-{label}", post, NETWORK, sampler, progress=part, **options)
         except DivergenceError as error:
             found, lost = error.run, error.round
         begun = after if np.isfinite(after) else 0.0
@@ -252,7 +250,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 
 
 def write(folder: Path, curves: Curves) -> None:
-    """The curves as a table; of a run that did not stay finite, the round in which it did not."""
+    """Write the curves, and the round in which a run diverged."""
     rows: list[list[Any]] = []
     for (name, label), found in curves.items():
         for k, at in enumerate(found.rounds):
@@ -266,7 +264,7 @@ def write(folder: Path, curves: Curves) -> None:
 
 
 def draw(folder: Path, curves: Curves) -> None:
-    """Mean and band of one sd over agents: accuracy, and loss."""
+    """Draw accuracy and loss, mean and one sd over agents."""
     with figure(folder, "figure", panels=2, title="lines: mean of agents; bands: one sd over agents") as axes:
         for axis, field, what in zip(
             axes, ("accuracy", "loss"), ("test accuracy", "training loss (nats)"), strict=True
@@ -283,13 +281,13 @@ def draw(folder: Path, curves: Curves) -> None:
 
 
 def largest(curves: Curves) -> dict[str, float]:
-    """Of the tried steps, the largest at which each method stayed finite, if any."""
+    """The largest step at which each method stayed finite, for methods that have one."""
     finite = {name: [step for step in TRIED if curves[name, step].lost is None] for name in METHODS}
     return {name: max(steps) for name, steps in finite.items() if steps}
 
 
 def stability(curves: Curves, rounds: int) -> list[Claim]:
-    """What the section says of beta and of steps."""
+    """Claims on beta and on steps."""
     lowest = 1.0 - BETA * NETWORK.laplacian_extremes()[1]
     bounds = [METHODS[name](TRIED[-1]).max_step(NETWORK, np.ones((AGENTS, 1, 1))) for name in METHODS]
     best, lost = largest(curves), {name: curves[name, TRIED[0]].lost for name in METHODS}
@@ -299,8 +297,8 @@ def stability(curves: Curves, rounds: int) -> list[Claim]:
             "section 5.2",
             f"beta = {BETA} suits the ring of {AGENTS}",
             Verdict.of(lowest > -1.0),
-            "smallest eigenvalue of I - beta L, which must be above -1; neighbours are given the weight 1/2, without "
-            "which both methods are unstable whatever the data",
+            "smallest eigenvalue of I - beta L, which must be above -1; neighbours have the weight 1/2 here, without "
+            "which both methods are unstable for any data",
             law=lowest,
         ),
         *(
@@ -329,7 +327,7 @@ def stability(curves: Curves, rounds: int) -> list[Claim]:
 
 
 def learning(curves: Curves, dim: int) -> list[Claim]:
-    """What figure 3 shows, each method from its largest step that stays finite."""
+    """Claims on the curves, each method with the largest step at which it stays finite."""
     best = largest(curves)
     if len(best) < len(METHODS):
         return []
@@ -354,7 +352,7 @@ def learning(curves: Curves, dim: int) -> list[Claim]:
             "GT-DULA converges faster than DULA",
             slower.below(0.0),
             slower,
-            "rounds until the steady-state accuracy, had it come at once (the sum of 1 - accuracy / steady): GT-DULA "
+            "delay of the steady-state accuracy in rounds (the sum of 1 - accuracy / steady): GT-DULA "
             f"{gt.delay.value:.0f}, DULA {dula.delay.value:.0f}; difference",
         ),
         claim(

@@ -1,4 +1,4 @@
-"""The stationary average of DULA and GT-DULA on a ring with scalar parameters, for many splits of data at once."""
+"""The stationary law of the average of DULA and GT-DULA on a ring, scalar parameters, for a batch of data splits."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from accord import Gaussian, Network
 
 from .common import POINTS, SIGMA, SIGMA_THETA, gaussian_kl
 
-# Panels of frequencies, equally wide in log frequency, and Gauss-Legendre nodes in each: nine digits of a variance.
+# Lowest frequency, panels of equal width in log frequency, and Gauss-Legendre nodes in each, for nine digits.
 _LOWEST, _PANELS, _NODES = 1e-12, 16, 8
 
 
 def split(x: np.ndarray, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """H_i and b_i of n agents, shapes (agent,), who share the points (sigma, point) at random and evenly."""
+    """H_i and b_i of n agents, shapes (agent,), for a random even split of the points x (sigma, point)."""
     precision = np.repeat(SIGMA**-2, POINTS)
     chosen = rng.permutation(x.size).reshape(n, -1)
     hessians = precision[chosen].sum(axis=1) + 1.0 / (n * SIGMA_THETA**2)
@@ -21,16 +21,16 @@ def split(x: np.ndarray, n: int, rng: np.random.Generator) -> tuple[np.ndarray, 
 
 
 def asymptotic(name: str, hessians: np.ndarray, b: np.ndarray, alpha: float, beta: float) -> np.ndarray:
-    """KL of the average's stationary law to the posterior, in nats, shape (split,), for shapes (split, agent)."""
+    """KL of the average's stationary law to the posterior in nats, shape (split,), for inputs (split, agent)."""
     precision = hessians.sum(axis=1)
-    # in posterior sds, in which every split has the same target
+    # in posterior sds every split has the same target
     off = (average_mean(name, hessians, b, alpha, beta) - b.sum(axis=1) / precision) * np.sqrt(precision)
     variance = average_variance(name, hessians, alpha, beta) * precision
     return gaussian_kl(off, variance, Gaussian(np.zeros(1), np.ones(1)))
 
 
 def average_mean(name: str, hessians: np.ndarray, b: np.ndarray, alpha: float, beta: float) -> np.ndarray:
-    """Stationary mean of the average, shape (split,); GT-DULA's is the posterior's. Inputs (split, agent)."""
+    """Stationary mean of the average, shape (split,), for inputs (split, agent). GT-DULA's is exact."""
     if name == "GT-DULA":
         return b.sum(axis=1) / hessians.sum(axis=1)
     n = b.shape[1]
@@ -43,16 +43,16 @@ def average_variance(name: str, hessians: np.ndarray, alpha: float, beta: float)
 
 
 def _plain(hessians: np.ndarray, alpha: float, beta: float) -> np.ndarray:
-    """w+ = A w + noise with a symmetric A: 2 alpha n (I - A^2)^-1, the mean of (I - A)^-1 and (I + A)^-1."""
+    """The variance for w+ = A w + noise with symmetric A, by (I - A^2)^-1 = ((I - A)^-1 + (I + A)^-1) / 2."""
     n, one = hessians.shape[1], np.ones(hessians.shape)
     inverse = _solved(beta, 0.0, alpha * n * hessians, one) + _solved(-beta, 0.0, 2.0 - alpha * n * hessians, one)
     return alpha / n * inverse.sum(axis=-1)
 
 
 def _tracked(hessians: np.ndarray, alpha: float, beta: float) -> np.ndarray:
-    """By its spectrum, as some modes decay too slowly for sums over rounds.
+    """The variance by the power spectrum, because some modes decay too slowly for sums over rounds.
 
-    With z = 1 + e on the unit circle and K = beta L the average answers to noise by y / n, where
+    With z = 1 + e on the unit circle and K = beta L, the transfer function from noise to the average is y / n with
     y = (e I + K) u and ((e I + K)^2 + e alpha n H) u = 1.
     """
     n = hessians.shape[1]
@@ -61,7 +61,7 @@ def _tracked(hessians: np.ndarray, alpha: float, beta: float) -> np.ndarray:
     half = np.diff(edges)[:, None] / 2.0
     angle = np.exp(edges[:-1, None] + half * (1.0 + nodes)).ravel()
     weight = (half * weights).ravel() * angle
-    # z - 1, with all its digits
+    # z - 1 without cancellation
     e = (2j * np.sin(angle / 2.0) * np.exp(0.5j * angle))[:, None]
     diagonal = (e**2)[..., None] + e[..., None] * alpha * n * hessians
     u = _solved(2.0 * e * beta, beta**2, diagonal, np.ones(diagonal.shape))
@@ -71,10 +71,10 @@ def _tracked(hessians: np.ndarray, alpha: float, beta: float) -> np.ndarray:
 
 
 def _solved(first: np.ndarray | float, second: float, diagonal: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """(first L + second L^2 + diagonal)^-1 right on a ring, for many at once: all of shape (..., split, agent).
+    """(first L + second L^2 + diagonal)^-1 right on a ring, for a batch of shape (..., split, agent).
 
-    Folded, 0, n - 1, 1, n - 2, ..., a ring is a band, and in blocks of four or five it is block tridiagonal. Without a
-    BLAS, whose threads on so small matrices take ten times as long.
+    In the order 0, n - 1, 1, n - 2, ... the ring is a band matrix, and in blocks of four or five block tridiagonal. The
+    code avoids BLAS, whose threads are ten times slower on matrices of this size.
     """
     n = diagonal.shape[-1]
     place = np.arange(n)
