@@ -25,7 +25,7 @@ HEADINGS = {
     "GT-DULA": "GT-DULA",
     "D-ADMMS as published": "D-ADMMS\nas published",
     "D-ADMMS calibrated, common noise": "D-ADMMS, calibrated,\ncommon noise",
-    "nothing given": "accord.sample(post, net)\nnothing else given",
+    "default": "accord.sample(post, net)\n(default)",
 }
 # half-width of a 90% interval, in standard deviations
 HALF = 1.645
@@ -83,7 +83,7 @@ def draw(found: dict[str, tuple[np.ndarray, np.ndarray]], truth: tuple[np.ndarra
         panel(axis, label, own_mean[:, d], own_sd[:, d], (mean[d], sd[d]))
     axes[0].set_yticks(range(demo.AGENTS), [f"agent {k}" for k in range(demo.AGENTS)])
     figure.suptitle(
-        f"What ten agents on a ring say of “{names[d]}”: means and 90% intervals. Grey: the posterior of all data",
+        f"“{names[d]}” at ten agents on a ring: means and 90% intervals. Grey: the posterior of all data",
         fontsize=10,
     )
     return figure

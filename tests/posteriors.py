@@ -1,4 +1,4 @@
-"""Posteriors that nobody tuned for: tails, modes, funnels, bad units, tiny data; on four agents each."""
+"""Hard posteriors on four agents each: heavy tails, several modes, funnels, bad units, tiny data."""
 
 import jax
 import jax.numpy as jnp

@@ -81,7 +81,7 @@ WALKING = ("burn_in", "thin", "init", "whiten", "checkpoint_every")
 
 
 def walk(post, network, method=None, **options):
-    """A run whose options are those of `accord.sample` and, in the same call, of `accord.Rounds`."""
+    """A run with the options of `accord.sample` and of `accord.Rounds` in one call."""
     own = {name: options.pop(name) for name in WALKING if name in options}
     if own:
         method = replace(method, **own) if isinstance(method, accord.Rounds) else accord.Rounds(method, **own)

@@ -1,4 +1,4 @@
-"""Nothing private in a message: a canary in bad cells is in no error with all its causes, warning, output or file."""
+"""A canary in bad cells appears in no error, cause, warning, output or file."""
 
 import logging
 import traceback
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("default::UserWarning")
 
 
 def said(call, capfd=None):
-    """All that a call tells: its error with causes and contexts as Python prints them, warnings, logs and output."""
+    """All text of a call: its error with causes and contexts as Python prints them, warnings, logs and output."""
     records, failed = [], ""
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())
@@ -144,7 +144,7 @@ def test_files(tmp_path, good, name):
     for way, call in ways.items():
         failures[way], text = said(call)
         require_silent(text)
-    # each is an error somewhere: the canary was there to be told
+    # each raises an error somewhere, so the canary could have been in it
     assert any(failures.values())
 
 

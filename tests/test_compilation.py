@@ -1,4 +1,4 @@
-"""Programs are compiled once: what differs in numbers only runs by the programs that are there."""
+"""Programs are compiled once: other numbers reuse compiled programs."""
 
 import contextlib
 import re
@@ -17,13 +17,13 @@ from accord.samplers.schedules import Polynomial
 from accord.sampling import chunks
 from accord.tuning.impulse_response import respond
 
-_heard = []
+_compiled = []
 
 
 def _listen(event, duration, fun_name="", **_):
-    # said of every program, whether it was compiled or read from the cache on disk
+    # event of every program, compiled or read from the cache on disk
     if event == "/jax/core/compile/backend_compile_duration":
-        _heard.append(fun_name)
+        _compiled.append(fun_name)
 
 
 jax.monitoring.register_event_duration_secs_listener(_listen)
@@ -32,9 +32,9 @@ jax.monitoring.register_event_duration_secs_listener(_listen)
 @contextlib.contextmanager
 def compiled():
     """The names of the programs that are compiled inside."""
-    names, before = [], len(_heard)
+    names, before = [], len(_compiled)
     yield names
-    names += _heard[before:]
+    names += _compiled[before:]
 
 
 @pytest.fixture(autouse=True, scope="module")

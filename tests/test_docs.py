@@ -1,4 +1,4 @@
-"""The pages of the site: every public name has one, and messages that are quoted are those of the source."""
+"""The pages of the site: every public name has an entry, and quoted messages occur in the source."""
 
 from __future__ import annotations
 

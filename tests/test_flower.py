@@ -1,4 +1,4 @@
-"""Federations: sites answer what their policies allow, and draws equal those of a local run."""
+"""Federations: sites answer what their policies allow, and draws equal a local run's."""
 
 import io
 import json

@@ -259,7 +259,7 @@ def test_arrays_that_change_in_place_are_found():
             with pytest.raises(ValueError, match=f"shard of agent {agent} was changed in place"):
                 accord.sample(found, NET)
             post(given)
-            # and what is said of one agent alone, as it was read before
+            # and results for one agent, from earlier reads
             own = found.alone(agent)
             own.gradients(np.zeros(1))
             with pytest.raises(ValueError, match="was changed in place"):

@@ -14,8 +14,8 @@ from accord.cli import plugins
 
 def greet(name: Annotated[str, typer.Argument(help="Whom.")], loud: bool = False) -> None:
     """Greet somebody."""
-    if name == "nobody":
-        raise ValueError("nobody is there")
+    if name == "nemo":
+        raise ValueError("no one is there")
     if name == "end":
         raise typer.Exit(3)
     print(f"hello {name}{'!' if loud else ''}")
@@ -44,8 +44,8 @@ def test_a_command_of_another_package_takes_its_arguments(invoke):
 
 
 def test_its_errors_are_a_line_each_and_its_exit_is_its_own(invoke):
-    result = invoke("greet", "nobody")
-    assert (result.exit_code, result.stderr) == (1, "error: nobody is there\n")
+    result = invoke("greet", "nemo")
+    assert (result.exit_code, result.stderr) == (1, "error: no one is there\n")
     result = invoke("greet", "end")
     assert (result.exit_code, result.stderr) == (3, "")
 

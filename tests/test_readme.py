@@ -64,7 +64,7 @@ def test_the_table_of_all_methods_is_complete():
     [pytest.param(name, marks=pytest.mark.slow) if name in ("numpyro.md", "pymc.md") else name for name in SESSIONS],
 )
 def test_pages_run_as_they_are_shown(name, monkeypatch):
-    # paths on the pages are those of the repository
+    # paths on the pages are relative to the repository
     monkeypatch.chdir(ROOT)
     failed, attempted = doctest.testfile(
         str(PAGES[name]), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE, encoding="utf-8"

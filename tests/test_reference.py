@@ -64,8 +64,8 @@ def test_the_demo_separates_right_from_wrong_error_bars(capsys):
     lines = [line.rstrip() for line in out.splitlines() if line.rstrip().endswith((" yes", " no"))]
     trusted = {label: line.endswith("yes") for label, line in zip(labels, lines, strict=True) if line.startswith(label)}
     assert trusted == {
-        "nothing given": True,
-        "GT-BAOAB, no numbers given": True,
+        "default": True,
+        "GT-BAOAB, tuned by accord": True,
         "DE-SGLD": False,
         "GT-DULA": False,
         "GT-DULA, common noise": True,

@@ -1,4 +1,4 @@
-"""What goes wrong in a user's own module is one line that names the module and the line in it."""
+"""An error in a user's module is one line with the module and the line number."""
 
 import re
 
@@ -192,7 +192,7 @@ def test_a_value_of_the_wrong_type_beside_a_formula(folder, name):
 
 
 @pytest.mark.parametrize("value", ["[" * 5000, "{a = " * 5000, "9" * 5000])
-def test_what_python_cannot_read_of_a_file_is_told_with_its_path(folder, value):
+def test_errors_of_unreadable_files_have_the_path(folder, value):
     (folder / "job.toml").write_text(f"[data]\nfiles = {value}\n")
     with pytest.raises(ValueError) as caught:
         config.load(folder / "job.toml")

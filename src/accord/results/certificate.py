@@ -90,4 +90,6 @@ def interrupted(what: str) -> Certificate:
 
 
 def _short(value: float) -> str:
-    return f"{value:,.0f}" if 1000 <= abs(value) < np.inf else f"{value:.3g}"
+    if not np.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
