@@ -310,7 +310,7 @@ def test_a_mistake_is_a_one_line_error_in_every_process(name, room, folder):
 ONE_SIDED = {
     "missing file": (1, "process 1 stopped: no such config file: nowhere.toml"),
     "engine": (1, "process 1 stopped: several processes need the engine 'mesh', found 'local'"),
-    "claimed": (0, "process 0 stopped: the output folder out holds run.nc, without the record of its run"),
+    "claimed": (0, "process 0 stopped: the output folder out holds run.nc without the record of its run"),
 }
 
 

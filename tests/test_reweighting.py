@@ -1,5 +1,6 @@
 """Posteriors without one agent's data, or with more data, by reweighting, against exact laws."""
 
+import dataclasses
 import pickle
 
 import numpy as np
@@ -102,6 +103,21 @@ def test_invalid_queries_are_refused(run):
         accord.leave_out(run, post, RING, 4)
     with pytest.raises(ValueError, match="agent 2"):
         accord.update(run, post, RING, {2: (np.full((1, 3), np.nan), np.zeros(1))})
+    with pytest.raises(ValueError, match="no names of sites: give the number of the agent, found 'north'"):
+        accord.leave_out(run, post, RING, "north")
+
+
+def test_agents_can_be_given_by_site(run):
+    post = regression(SHARDS)
+    named = dataclasses.replace(run, settings={**run.settings, "sites": ["north", "south", "west", "east"]})
+    by_name, by_number = (accord.leave_out(named, post, RING, agent) for agent in ("west", 2))
+    assert by_name.agent == 2
+    np.testing.assert_array_equal(by_name.mean, by_number.mean)
+    with pytest.raises(ValueError, match="unknown site 'wset', did you mean 'west'"):
+        accord.leave_out(named, post, RING, "wset")
+    row = (np.zeros((1, 3)), np.zeros(1))
+    with pytest.raises(ValueError, match="rows name an agent twice, by number and by site: 'west', 2"):
+        accord.update(named, post, RING, {"west": row, 2: row})
     walked = accord.sample(
         regression(SHARDS), RING, accord.Rounds(accord.samplers.GTBAOAB(0.05, 1.0), burn_in=0), draws=5
     )

@@ -14,6 +14,7 @@ import scipy
 from jaxtyping import Array, Float
 
 from ..base.checks import whole_number
+from ..base.errors import unknown_name_error
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
@@ -75,7 +76,9 @@ class LeftOut(NamedTuple):
         return self.points.weight
 
 
-def leave_out(run: Run, post: Posterior, network: Network, agent: int, *, engine: str | Builder = "local") -> LeftOut:
+def leave_out(
+    run: Run, post: Posterior, network: Network, agent: int | str, *, engine: str | Builder = "local"
+) -> LeftOut:
     """The posterior without the data of one agent, by reweighting the points of a run. Nothing is sampled.
 
     The agent returns the log likelihood of its rows at the points.
@@ -85,7 +88,7 @@ def leave_out(run: Run, post: Posterior, network: Network, agent: int, *, engine
     run, post, network, engine
         As in `accord.loo`. The run must have weighted points.
     agent
-        Number of the agent.
+        Number or site name of the agent.
 
     Raises
     ------
@@ -96,7 +99,7 @@ def leave_out(run: Run, post: Posterior, network: Network, agent: int, *, engine
         The weights are not certified, or the agent's data changes the posterior too much for reweighting.
     """
     points = run.weighted("leave_out")
-    whole_number("agent", agent, 0, run.traffic.bytes_sent.size - 1)
+    agent = _number(run, agent)
     with agents_of(run, post, network, engine, single=True) as agents:
         placed, positions = agents.placed, points.positions
         if placed.reads_in_chunks:
@@ -107,6 +110,16 @@ def leave_out(run: Run, post: Posterior, network: Network, agent: int, *, engine
             selected = (np.arange(placed.num_agents) == agent).astype(float)
             found = placed.each(log_likelihood_at, positions, own=(selected,))[agent]
     return without(points, np.asarray(found), agent)
+
+
+def _number(run: Run, agent: int | str) -> int:
+    if isinstance(agent, str):
+        if not run.sites:
+            raise ValueError(f"this run has no names of sites: give the number of the agent, found {agent!r}")
+        if agent not in run.sites:
+            raise unknown_name_error("site", agent, run.sites)
+        return run.sites.index(agent)
+    return whole_number("agent", agent, 0, run.traffic.bytes_sent.size - 1)
 
 
 def leave_each_out(
@@ -132,7 +145,7 @@ def each_left_out(run: Run, agents: Agents) -> tuple[LeftOut | str, ...]:
 
 
 def update(
-    run: Run, post: Posterior, network: Network, rows: Mapping[int, Any], *, engine: str | Builder = "local"
+    run: Run, post: Posterior, network: Network, rows: Mapping[int | str, Any], *, engine: str | Builder = "local"
 ) -> Run:
     """The run with more data, by reweighting the points of a run. Nothing is sampled, and one sum is needed.
 
@@ -141,7 +154,7 @@ def update(
     run, post, network, engine
         As in `accord.loo`. The run must have weighted points.
     rows
-        Additional rows by number of the agent, as shards of a `Posterior`.
+        Additional rows by number or site name of the agent, as shards of a `Posterior`.
 
     Returns
     -------
@@ -157,8 +170,10 @@ def update(
     ArithmeticError
         The weights are not certified, or the new data changes the posterior too much for reweighting.
     """
-    points, last = run.weighted("update"), run.traffic.bytes_sent.size - 1
-    new = {whole_number("agent", agent, 0, last): own for agent, own in rows.items()}
+    points = run.weighted("update")
+    new = {_number(run, agent): own for agent, own in rows.items()}
+    if len(new) < len(rows):
+        raise ValueError(f"rows name an agent twice, by number and by site: {', '.join(map(repr, rows))}")
     with agents_of(run, post, network, engine) as agents:
         added = _as_posteriors(agents, new)
         found, certificate = _updated(points, agents, added)
