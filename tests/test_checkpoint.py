@@ -486,12 +486,13 @@ def test_the_same_command_resumes_a_run(tmp_path, monkeypatch):
 
         return stopped
 
+    # the first call of each process records the first three rounds
     with monkeypatch.context() as patch:
-        patch.setattr(accord.engines.local.LocalEngine, "record", stopped_by(OSError("lost"), 2))
+        patch.setattr(accord.engines.local.LocalEngine, "record", stopped_by(OSError("lost"), 3))
         assert invoke().exit_code == 1
         assert (tmp_path / "kept" / "process-0" / "states").is_dir()
         # the same command may replace the partial result of Ctrl-C
-        patch.setattr(accord.engines.local.LocalEngine, "record", stopped_by(KeyboardInterrupt, 4))
+        patch.setattr(accord.engines.local.LocalEngine, "record", stopped_by(KeyboardInterrupt, 6))
         result = invoke()
         assert result.exit_code == 130 and "interrupted: the run keeps the" in result.stderr
         assert 0 < load().shape[1] < 30

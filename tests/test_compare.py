@@ -389,6 +389,15 @@ def test_runs_from_files_have_the_same_comparison(runs, comparison, tmp_path):
     np.testing.assert_array_equal(found.log_evidence, comparison.log_evidence)
 
 
+def test_models_of_different_responses_are_refused(runs):
+    (run, post), (other, own) = runs["one column"], runs["all columns"]
+    first, second = (replace(r, info=replace(r.info, formula=f)) for r, f in ((run, "falls ~ x"), (other, "died ~ x")))
+    with pytest.raises(ValueError, match="models of one response: a models falls, b models died"):
+        accord.compare({"a": (first, post), "b": (second, own)}, RING)
+    with pytest.raises(TypeError, match=r"needs a pair \(run, post\) .* found Run for 'a'"):
+        accord.compare({"a": run, "b": other}, RING)
+
+
 def test_chains_that_disagree_have_a_warning(drawn):
     apart = around(PLACES[:-1].sum() / 8.0, 8.0**-0.5) + np.array([0.0, 0.0, 0.0, 3.0])[:, None, None]
     with pytest.warns(UserWarning, match=r"loo: the chains disagree \(largest R-hat \d\.\d\d, limit 1.05\)"):

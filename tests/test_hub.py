@@ -78,7 +78,6 @@ def with_prior_agent(dim=3, seed=0):
     return accord.Posterior(likelihood, lambda x: 0.0 * x[0], shards, np.zeros(dim), quadratic=True), operators
 
 
-@pytest.mark.long
 def test_operators_of_any_shape():
     post, operators = with_prior_agent()
     method = DGLMC(0.3 + RHO, 1e-3, 1, operators)

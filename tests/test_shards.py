@@ -268,6 +268,8 @@ def test_data_of_other_agents_is_out_of_reach():
 class OneByOne:
     """Data owners with one shard each, called one after another."""
 
+    masks, consensus = False, None
+
     def __init__(self, post):
         self.post, self.sent = post, []
         self.agents = [pickle.loads(pickle.dumps(post.alone(i))) for i in range(post.num_agents)]

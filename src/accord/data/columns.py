@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..base.errors import nearest
 from .cells import Dates, Rules, SiteTable, Source
 from .collectives import SiteCollectives
-from .formula_names import FormulaNames
+from .formula_names import FormulaNames, misspelled
 
 # Largest number of columns of a study.
 _MOST_COLUMNS = 5_000
@@ -125,7 +126,12 @@ def _chosen(
                         f"{source.where}: there is no column {name!r}, which {owner} has (names must match exactly)"
                     )
         elif headers:
-            problems.shared.append(f"no site has a column {name!r}")
+            near = nearest(name, known)
+            hint = "" if near is None else f", did you mean {near!r}?"
+            problems.shared.append(f"no site has a column {name!r}{hint}")
+    if wanted.mentions is not None and wanted.columns is None and meeting.is_whole:
+        for name, near in misspelled(wanted.mentions, known):
+            problems.shared.append(f"no site has a column {name!r} of the formula, did you mean {near!r}?")
     return names
 
 

@@ -6,8 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..base.errors import nearest
+
 # Largest number of characters of a formula. The parser is recursive, and deep recursion can crash a process.
 _MOST_CHARACTERS = 20_000
+# Names in formulas that are no columns of a file.
+_NO_COLUMNS = {"site", "np", "Sum", "Treatment"}
 # a name, or anything in backquotes
 _NAME = r"`[^`]+`|[^\W\d][\w.]*"
 
@@ -29,6 +33,8 @@ class FormulaNames:
         several arguments on the left-hand side, such as numbers of trials.
     groups : frozenset of str
         Names that only define groups of rows, as in ``(1 | ward)``. Their levels never leave a site.
+    columns : frozenset of str
+        Names that are neither functions nor part of a quoted text.
 
     Examples
     --------
@@ -42,6 +48,7 @@ class FormulaNames:
     factors: frozenset[str]
     steady: frozenset[str]
     groups: frozenset[str]
+    columns: frozenset[str]
 
     @classmethod
     def of(cls, formula: str | Sequence[str]) -> FormulaNames:
@@ -60,7 +67,14 @@ class FormulaNames:
             _names("\n".join(re.findall(rf"\bC\(\s*({_NAME})", text))),
             _names("\n".join([*beside, *re.findall(r"\(([^()]*,[^()]*)\)", left)])),
             _names("\n".join(groups)) - _names(rest),
+            _names(re.sub(rf"'[^']*'|\"[^\"]*\"|(?:{_NAME})\s*\(", " ", text)),
         )
+
+
+def misspelled(formula: FormulaNames, known: Sequence[str]) -> list[tuple[str, str]]:
+    """Names in a formula that are not known columns, but whose spelling is near to one: pairs (name, column)."""
+    pairs = [(name, nearest(name, known)) for name in sorted(formula.columns - {*known, *_NO_COLUMNS})]
+    return [(name, near) for name, near in pairs if near is not None and near not in formula.names]
 
 
 def require_short(formula: str) -> None:

@@ -82,9 +82,9 @@ class Policy:
         share = -(-100 * parameters // max(rows, 1)) / 100
         return [
             f"{site}: {parameters} parameters are more than {self.parameters:g} of the rows, the floor of the "
-            f"site: use fewer columns. Its administrator may allow it by the line `parameters = {share:g}` in the file "
-            f"policy.toml beside its data. For your own data in memory, pass "
-            f"policy=accord.data.Policy(parameters={share:g})"
+            f"site: use fewer columns. Its administrator may allow it by the line `parameters = {share:g}` in the "
+            f"site's policy file ({site}.policy.toml if it exists, else policy.toml). For your own data in memory, use "
+            f"accord.data.as_study(tables, policy=accord.data.Policy(parameters={share:g}))"
         ]
 
     def singles_out(self, values: np.ndarray) -> bool:

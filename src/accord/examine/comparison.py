@@ -141,8 +141,10 @@ def compare(
     Raises
     ------
     ValueError
-        There are fewer than two runs; a run is of another posterior; agents or numbers of rows differ; a log
-        likelihood does not return one number per row; or there are fewer than 25 draws.
+        There are fewer than two runs; a run is of another posterior; responses, agents or numbers of rows differ; a
+        log likelihood does not return one number per row; or there are fewer than 25 draws.
+    TypeError
+        An entry is not a pair (run, post).
     ArithmeticError
         Draws are not certified or not at temperature 1, or a log likelihood is not finite at some draw.
 
@@ -153,6 +155,16 @@ def compare(
     """
     if len(runs) < 2:
         raise ValueError(f"compare needs two or more runs by name, found {len(runs)}")
+    for name, pair in runs.items():
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], Run):
+            raise TypeError(
+                f"compare needs a pair (run, post) for each model, found {type(pair).__name__} for {name!r}"
+            )
+    responses = {name: run.info.formula.partition("~")[0].strip() for name, (run, _) in runs.items()}
+    known = {response for response in responses.values() if response}
+    if len(known) > 1:
+        listed = ", ".join(f"{name} models {response}" for name, response in responses.items() if response)
+        raise ValueError(f"compare needs models of one response: {listed}")
     found, errors = loos(runs, network, engine, "compare")
     names = list(found)
     order = sorted(range(len(names)), key=lambda place: -found[names[place]].elpd)

@@ -230,9 +230,11 @@ def curvatures(post: Posterior) -> np.ndarray:
     return post.each(_by_power_iterations if many else largest_curvature, post.init)
 
 
-def largest_curvature(potential: Potential, shard: Shard, x: Vector) -> Array:
-    """The largest eigenvalue of an agent's Hessian at x, 0 if not finite."""
+def largest_curvature(potential: Potential, shard: Shard, x: Vector, basis: Array | None = None) -> Array:
+    """The largest eigenvalue of an agent's Hessian at x, along the columns of a basis; 0 if not finite."""
     hessian = potential.hessian(shard, x)
+    if basis is not None:
+        hessian = basis.T @ hessian @ basis
     finite = jnp.isfinite(hessian).all()
     return jnp.maximum(jnp.linalg.eigvalsh(jnp.where(finite, hessian, 0.0))[-1], 0.0)
 

@@ -133,7 +133,7 @@ class NumPyroProgram:
 def _trace(model: Model, arguments: Mapping[str, Any], seed: int, latents: Mapping[str, Any] | None = None) -> Any:
     """The trace of the model at the given latents, or at random latents if None."""
     try:
-        from numpyro import handlers
+        from numpyro import handlers, validation_enabled
     except ImportError as error:
         raise ImportError("from_numpyro needs NumPyro: pip install 'accord[models]'") from error
     from numpyro.infer import init_to_uniform
@@ -141,7 +141,9 @@ def _trace(model: Model, arguments: Mapping[str, Any], seed: int, latents: Mappi
     # works for priors without a sampler, too
     given = {"substitute_fn": init_to_uniform(radius=1.0)} if latents is None else {"data": latents}
     seeded = handlers.seed(model, jax.random.PRNGKey(seed))
-    return handlers.trace(handlers.substitute(seeded, **given)).get_trace(**arguments)
+    # extreme latents, at which parameters of distributions overflow, are no error: their densities are not finite
+    with validation_enabled(latents is None):
+        return handlers.trace(handlers.substitute(seeded, **given)).get_trace(**arguments)
 
 
 def _sampled(trace: Any, observed: bool | None = None) -> dict[str, Any]:

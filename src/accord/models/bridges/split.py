@@ -354,7 +354,8 @@ class Split:
         for bit in range(max(1, int(size.groups - 1).bit_length())):
             has = (numbers >> bit) % 2 == 1
             # NaN carries no information
-            by_those, by_others = ((now != before) & ~np.isnan(now - before) for now in (terms(has), terms(~has)))
+            with np.errstate(invalid="ignore"):
+                by_those, by_others = ((now != before) & ~np.isnan(now - before) for now in (terms(has), terms(~has)))
             both = np.flatnonzero(by_those & by_others)
             if both.size:
                 raise DataError(

@@ -167,6 +167,8 @@ def _batches(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check
         f"moments of {compared} batches differ from the moments of all points by at most {worst:.1f} Monte Carlo "
         f"errors (limit {allowed:.1f}), in {names[where]}"
     )
+    if compared < 2:
+        text = "fewer than two batches have enough effective points to be compared"
     return Check("batches", worst, allowed, holds, text + ("" if holds else ": the batches contradict one another"))
 
 
@@ -185,8 +187,8 @@ def _mode_search(lines: Lines, search: Search) -> Check:
     where = f"{_SEARCHED[0]:.0f} to {_SEARCHED[-1]:.0f} sds away"
     text = (
         f"{len(lines.directions)} half-lines and {lines.scattered} scattered points notice another mode of the same "
-        f"shape and mass, {where}, with probability {_floored(chances[0])} or more, and a mode half as wide with "
-        f"probability {_floored(chances[1])} or more"
+        f"shape and mass, {where}, with probability at least {_floored(chances[0])}, and a mode half as wide "
+        f"with probability at least {_floored(chances[1])}"
     )
     if not lines.convex:
         count = len(lines.starts)
@@ -198,8 +200,8 @@ def _mode_search(lines: Lines, search: Search) -> Check:
 
 
 def _floored(chance: float) -> str:
-    """A probability to two digits, rounded down."""
-    return f"{np.floor(chance * 100.0) / 100.0:.2f}"
+    """A probability to two digits, rounded down, at most 0.99."""
+    return f"{min(np.floor(chance * 100.0) / 100.0, 0.99):.2f}"
 
 
 def _move(session: Session, place: Coordinates, found: Weighing, at_origin: float) -> Moved:
@@ -265,7 +267,8 @@ def _unchanged(moved: Moved) -> list[Check]:
         worst = int(np.argmax(np.where(bad, z, 0.0))) if bad.any() else int(np.argmax(z))
         text = (
             f"{len(change)} Metropolis test moves ({moved.rate:.0%} accepted) shift {name.split()[0]} by "
-            f"{shift[worst]:+.2g} sds, {z[worst]:.1f} Monte Carlo errors (limit {allowed:.1f}, or {_MATTERS:g} sds)"
+            f"{shift[worst]:+.2g} sds, {z[worst]:.1f} Monte Carlo errors (limit: above both {allowed:.1f} errors and "
+            f"{_MATTERS:g} sds)"
         )
         remedy = ": the weights are not the posterior's" if bad.any() else ""
         tried = moved.rate >= _ACCEPTED

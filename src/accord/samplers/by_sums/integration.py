@@ -30,6 +30,7 @@ def integration_check(session: Session, draws: np.ndarray) -> Check | None:
     post = session.job.post
     if post.latents is None or post.latents.nodes == 0:
         return None
+    session.stage("checking integrals over latents")
     found = session.totals(off, points=some_of(draws, _CHECKED_DRAWS), values=3 * _CHECKED_DRAWS)
     most = float(np.max(np.asarray(found)))
     holds = most <= _OFF

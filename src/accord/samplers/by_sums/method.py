@@ -129,7 +129,6 @@ class BySums(abc.ABC):
             found = self.draw(session, start)
             if INTERRUPTED in found.failed:
                 return found
-            session.stage("checking integrals over latents")
             more = (integration_check(session, found.draws), _agreed(session, found.draws))
         except np.linalg.LinAlgError as error:
             raise ArithmeticError(
