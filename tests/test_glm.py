@@ -936,7 +936,7 @@ def test_models_of_many_columns_are_refused_before_their_columns_are_made(monkey
     levels = [f"g{k}" for k in range(2000) for _ in range(3)]
     tables = {site: {"g": levels, "y": np.arange(6000.0)} for site in ("north", "south")}
     monkeypatch.setattr(Formula, "_template_rows", lambda *arguments: pytest.fail("columns are made"))
-    with pytest.raises(ValueError, match=r"north: 1999 parameters .* `parameters = 0.34` in the file policy.toml"):
+    with pytest.raises(ValueError, match=r"north: 1999 parameters .* `parameters = 0.34` in the site.s policy file"):
         glm(tables, "y ~ 0 + g")
     study = accord.data.as_study(tables, policy=accord.data.Policy(parameters=1.0))
     monkeypatch.setattr(memory, "memory_bytes", lambda: 8.0 * 1999 * (12_000 + 1999) - 1)
@@ -1284,9 +1284,9 @@ def two_sites(**columns):
 
 def test_columns_that_no_formula_names_are_suggested():
     tables = two_sites(weight=lambda rng: np.ones(60), xray=lambda rng: rng.normal(size=60))
-    with pytest.raises(ValueError, match="column of weights 'weigth', did you mean 'weight'. The choices are 'y', 'x'"):
+    with pytest.raises(ValueError, match="no site has a column 'weigth', did you mean 'weight'"):
         glm(tables, "y ~ x", weights="weigth")
-    with pytest.raises(ValueError, match="unknown column in the formula 'xry', did you mean 'xray'"):
+    with pytest.raises(ValueError, match="no site has a column 'xry', did you mean 'xray'"):
         glm(tables, "y ~ xry")
 
 

@@ -264,7 +264,9 @@ def test_latents_at_their_sites_raise_with_the_path(schools, tmp_path):
     there = replace(schools, settings={**schools.settings, "local": "~/a/r-agent-*/latents.nc"})
     there.save(tmp_path / "run.nc")
     for run in (there, accord.Run.load(tmp_path / "run.nc"), pickle.loads(pickle.dumps(there))):
-        with pytest.raises(ValueError, match=r"in a file at its site, ~/a/r-agent-\*/latents\.nc, and sends them to n"):
+        with pytest.raises(
+            ValueError, match=r"in a file at its site, ~/a/r-agent-\*/latents\.nc, and never sends them"
+        ):
             accord.latents(run, SCHOOLS, EIGHT)
     # updated draws have no latents files
     assert "local" not in accord.update(there, SCHOOLS, EIGHT, {}).settings

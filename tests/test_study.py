@@ -141,6 +141,10 @@ def test_the_response_is_never_filled(messy):
     with raises("south (south.csv): column 'crp': lines 5, 10, 22, 35 have no value"):
         data.study(messy, missing="indicator", formula="crp ~ age")
     assert data.study(messy, missing="indicator", formula="age ~ crp").agreed.columns["age"].missing == 0
+    with pytest.raises(DataError, match="no site has a column 'agge', did you mean 'age'"):
+        data.study(messy, missing="indicator", formula="crp ~ agge + I(smoking == 'aeg')")
+    with pytest.raises(DataError, match="no site has a column 'agge', did you mean 'age'"):
+        data.study(messy, columns=["agge"])
 
 
 def test_a_site_column_names_the_sites(tmp_path):
@@ -440,7 +444,7 @@ def test_parameters_are_limited_to_a_tenth_of_the_rows():
 def test_the_share_in_a_refusal_is_enough(tmp_path):
     for parameters, rows in [(4, 30), (29, 100), (7, 100), (5, 15), (3, 2)]:
         (text,) = data.Policy(parameters=0.01).refusals("s", parameters, rows)
-        (tmp_path / "policy.toml").write_text(re.search("`(parameters = .*?)` in the file policy.toml", text)[1])
+        (tmp_path / "policy.toml").write_text(re.search("`(parameters = .*?)` in the site's policy file", text)[1])
         assert data.Policy.beside(tmp_path / "s.csv").refusals("s", parameters, rows) == []
 
 

@@ -114,8 +114,8 @@ def place_of(error: BaseException) -> str:
     return ""
 
 
-def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice with the spelling nearest to a name, or None if none is close.
+def nearest(name: str, choices: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """The choice with the spelling nearest to a name, or None if no similarity (0 to 1) reaches `cutoff`.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     """
     # case-insensitive
     lowered = {choice.lower(): choice for choice in choices}
-    found = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    found = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=cutoff)
     return lowered[found[0]] if found else None
 
 

@@ -131,7 +131,7 @@ def _chosen(
             problems.shared.append(f"no site has a column {name!r}{hint}")
     if wanted.mentions is not None and wanted.columns is None and meeting.is_whole:
         for name, near in misspelled(wanted.mentions, known):
-            problems.shared.append(f"no site has a column {name!r} of the formula, did you mean {near!r}?")
+            problems.shared.append(f"no site has a column {name!r}, did you mean {near!r}?")
     return names
 
 

@@ -73,7 +73,7 @@ class FormulaNames:
 
 def misspelled(formula: FormulaNames, known: Sequence[str]) -> list[tuple[str, str]]:
     """Names in a formula that are not known columns, but whose spelling is near to one: pairs (name, column)."""
-    pairs = [(name, nearest(name, known)) for name in sorted(formula.columns - {*known, *_NO_COLUMNS})]
+    pairs = [(name, nearest(name, known, 0.75)) for name in sorted(formula.columns - {*known, *_NO_COLUMNS})]
     return [(name, near) for name, near in pairs if near is not None and near not in formula.names]
 
 
