@@ -275,6 +275,7 @@ class Plan:
         for line in (
             f"bias: the largest error of an agent on the Gaussian approximation. {self.allowed:.2g} is allowed there, "
             f"a tenth of the {self.tolerance:g}. The rest is a margin for the non-Gaussian part of the posterior.",
+            "Steps that the plan chose are for whitened coordinates: Rounds(method, whiten=True).",
             "average: the bias of the agents' average.",
             f"rounds to s: the busiest agent's cost of {self.draws * self.chains:,} effective draws in {self.chains} "
             "chains, with warm-up and burn-in. rows: rows of gradients. values: rows of values without gradient. "
