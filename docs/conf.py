@@ -91,7 +91,7 @@ def as_a_page_here(app: Any, name: str, source: list[str]) -> None:
 def thumbnails() -> str:
     """The first figure of each page of the gallery, as a link to the page."""
     pages = sorted(path.parent for path in (HERE / "gallery").glob("*/README.md"))
-    figures = [(page.name, min(page.glob("figure*.png")).name) for page in pages if list(page.glob("figure*.png"))]
+    figures = [(page.name, one.name) for page in pages for one in sorted(page.glob("figure*.png"))[:1]]
     one = ":::{{figure}} {0}/{1}\n:target: {0}/README.html\n:alt: First figure of {0}\n\n{0}\n:::\n"
     return "::::{container} gallery\n" + "".join(one.format(*figure) for figure in figures) + "::::\n"
 

@@ -1,4 +1,4 @@
-"""A lint of prose: words that stand where a plain sentence has the field's term."""
+"""Lint: texts and names contain no words to avoid."""
 
 from __future__ import annotations
 

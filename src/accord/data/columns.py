@@ -114,7 +114,8 @@ def _chosen(
 ) -> list[str]:
     """The names of the columns to read. Problems with headers are added to `problems`."""
     known = list(dict.fromkeys(name for header in headers for name in header))
-    names = []
+    names: list[str] = []
+    absent: list[str] = []
     by_site = [set(header) for header in headers]
     for name in wanted.among(known):
         if any(name in header for header in by_site):
@@ -126,12 +127,13 @@ def _chosen(
                         f"{source.where}: there is no column {name!r}, which {owner} has (names must match exactly)"
                     )
         elif headers:
-            near = nearest(name, known)
-            hint = "" if near is None else f", did you mean {near!r}?"
-            problems.shared.append(f"no site has a column {name!r}{hint}")
+            absent.append(name)
     if wanted.mentions is not None and wanted.columns is None and meeting.is_whole:
-        for name, near in misspelled(wanted.mentions, known):
-            problems.shared.append(f"no site has a column {name!r}, did you mean {near!r}?")
+        absent += misspelled(wanted.mentions, known)
+    for name in absent:
+        near = nearest(name, known)
+        hint = "" if near is None else f", did you mean {near!r}?"
+        problems.shared.append(f"no site has a column {name!r}{hint}")
     return names
 
 

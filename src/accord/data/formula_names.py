@@ -71,10 +71,10 @@ class FormulaNames:
         )
 
 
-def misspelled(formula: FormulaNames, known: Sequence[str]) -> list[tuple[str, str]]:
-    """Names in a formula that are not known columns, but whose spelling is near to one: pairs (name, column)."""
-    pairs = [(name, nearest(name, known, 0.75)) for name in sorted(formula.columns - {*known, *_NO_COLUMNS})]
-    return [(name, near) for name, near in pairs if near is not None and near not in formula.names]
+def misspelled(formula: FormulaNames, known: Sequence[str]) -> list[str]:
+    """Names in a formula that are near to a known column by spelling, if the formula does not name that column too."""
+    unknown = sorted(formula.columns - {*known, *_NO_COLUMNS})
+    return [name for name in unknown if nearest(name, known, 0.75) not in {None, *formula.names}]
 
 
 def require_short(formula: str) -> None:

@@ -120,20 +120,21 @@ def combined(parts: dict[str, str]) -> str:
 
 def first_difference(mine: dict[str, str], theirs: dict[str, str]) -> str | None:
     """The first entry that differs with both values, such as "jax 0.10.2 and jax 0.10.1", None without any."""
-    name = first_differing(mine, theirs)
-    if name is None:
-        return None
-    ours, other = _readable(mine, name), _readable(theirs, name)
-    return f"{name} {ours} and {name} {other}" if ours != other else f"{name} {ours}, with other values"
+    return _difference(mine, theirs, "{0} {1} and {0} {2}", "{0} {1}, with other values")
 
 
 def _first_change(now: dict[str, str], before: dict[str, str]) -> str | None:
     """The first entry that changed, such as "jax changed (0.10.1 then, 0.10.2 now)", None without any."""
-    name = first_differing(now, before)
+    return _difference(now, before, "{0} changed ({2} then, {1} now)", "{0} changed ({1}, with other values)")
+
+
+def _difference(mine: dict[str, str], theirs: dict[str, str], text: str, hidden: str) -> str | None:
+    """The first entry that differs, with name and values put into `text`, or into `hidden` if only hashes differ."""
+    name = first_differing(mine, theirs)
     if name is None:
         return None
-    new, old = _readable(now, name), _readable(before, name)
-    return f"{name} changed ({old} then, {new} now)" if new != old else f"{name} changed ({new}, with other values)"
+    values = _readable(mine, name), _readable(theirs, name)
+    return (text if values[0] != values[1] else hidden).format(name, *values)
 
 
 def _readable(parts: dict[str, str], name: str) -> str:

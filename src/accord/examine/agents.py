@@ -83,9 +83,7 @@ def agents_of(
         The run is of another posterior or of other agents, its sums are masked and `single` is set, or the posterior
         has changed.
     """
-    for what, found, kind in (("run", run, Run), ("post", post, Posterior), ("network", network, Network)):
-        if not isinstance(found, kind):
-            raise TypeError(f"{what} must be an accord.{kind.__name__}, found {type(found).__name__}")
+    require_types(run, post, network)
     builder = engine_of(engine)
     masks = bool(run.settings.get("masks")) or builder.masks
     if single and masks:
@@ -96,6 +94,13 @@ def agents_of(
         agents = Agents(post, placed, network, masks)
         _require_density(run, agents)
         yield agents
+
+
+def require_types(run: Run, post: Posterior, network: Network) -> None:
+    """Raise `TypeError` unless the arguments are a run, a posterior and a network."""
+    for what, found, kind in (("run", run, Run), ("post", post, Posterior), ("network", network, Network)):
+        if not isinstance(found, kind):
+            raise TypeError(f"{what} must be an accord.{kind.__name__}, found {type(found).__name__}")
 
 
 @contextmanager

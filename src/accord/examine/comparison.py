@@ -156,15 +156,10 @@ def compare(
     if len(runs) < 2:
         raise ValueError(f"compare needs two or more runs by name, found {len(runs)}")
     for name, pair in runs.items():
-        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], Run):
+        if not isinstance(pair, tuple) or len(pair) != 2:
             raise TypeError(
                 f"compare needs a pair (run, post) for each model, found {type(pair).__name__} for {name!r}"
             )
-    responses = {name: run.info.formula.partition("~")[0].strip() for name, (run, _) in runs.items()}
-    known = {response for response in responses.values() if response}
-    if len(known) > 1:
-        listed = ", ".join(f"{name} models {response}" for name, response in responses.items() if response)
-        raise ValueError(f"compare needs models of one response: {listed}")
     found, errors = loos(runs, network, engine, "compare")
     names = list(found)
     order = sorted(range(len(names)), key=lambda place: -found[names[place]].elpd)

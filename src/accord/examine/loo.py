@@ -15,7 +15,7 @@ from ..posterior.joint import joint
 from ..results.diagnostics import diagnostics, good_k
 from ..results.run import Run
 from ..samplers.engine import Builder
-from .agents import agents_of, kept_running
+from .agents import agents_of, kept_running, require_types
 from .rows_left_out import LEVELS, RowSums, Sampled, row_sums
 
 # Largest R-hat of the draws without a warning.
@@ -115,6 +115,12 @@ def loos(
     what
         Name of the caller, for errors.
     """
+    for run, post in runs.values():
+        require_types(run, post, network)
+    responses = {name: run.info.formula.partition("~")[0].strip() for name, (run, _) in runs.items()}
+    if len({*responses.values()} - {""}) > 1:
+        listed = ", ".join(f"{name} models {response}" for name, response in responses.items() if response)
+        raise ValueError(f"{what} needs models of one response: {listed}")
     sampled = [Sampled.of(certified_draws(run, what)) for run, _ in runs.values()]
     sums = _sums(runs, network, engine, sampled)
     rows, found = round(float(sums.rows)), {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from jaxtyping import Array, PyTree
@@ -83,7 +83,7 @@ class ModelInfo:
 
     def to_json(self) -> str:
         """The fields that a run keeps, as JSON."""
-        return json.dumps({name: getattr(self, name) for name in _KEPT})
+        return json.dumps({one.name: getattr(self, one.name) for one in fields(self) if one.compare})
 
     @classmethod
     def from_plain(cls, found: dict[str, Any]) -> ModelInfo:
@@ -111,9 +111,6 @@ class ModelInfo:
                 for name, loc, sd, of_column in found.get("coefficients", ())
             ),
         )
-
-
-_KEPT = ("model", "formula", "priors", "sites", "rows", "ratio", "ratios", "notes", "coefficients", "edges")
 
 
 def _text(value: Any) -> str:

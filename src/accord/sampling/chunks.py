@@ -43,7 +43,7 @@ def drive(
     _require_finite(engine, carry, carry, 0, recorder)
     if checkpointer is not None:
         carry = checkpointer.resume(carry)
-    chunk, line_of_rounds = _Chunk(engine, stopped), _ProgressLine(line, recorder)
+    chunk, shown = _Chunk(engine, stopped), _ProgressLine(line, recorder)
     while recorder.rounds < recorder.total_rounds:
         left = recorder.total_rounds if checkpointer is None else checkpointer.rounds_left()
         if recorder.rounds < recorder.burn_in:
@@ -64,7 +64,7 @@ def drive(
         ends = chunk.is_stopped or recorder.rounds == recorder.total_rounds
         if checkpointer is not None and (rounds >= left or ends or checkpointer.is_late(chunk.seconds)):
             checkpointer.save(carry)
-        line_of_rounds.after(rounds, error)
+        shown.after(rounds, error)
         if chunk.is_stopped and recorder.rounds < recorder.total_rounds:
             raise KeyboardInterrupt
 

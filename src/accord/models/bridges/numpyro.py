@@ -141,7 +141,7 @@ def _trace(model: Model, arguments: Mapping[str, Any], seed: int, latents: Mappi
     # works for priors without a sampler, too
     given = {"substitute_fn": init_to_uniform(radius=1.0)} if latents is None else {"data": latents}
     seeded = handlers.seed(model, jax.random.PRNGKey(seed))
-    # extreme latents, at which parameters of distributions overflow, are no error: their densities are not finite
+    # At given latents, parameters of distributions may overflow. The log density is then not finite.
     with validation_enabled(latents is None):
         return handlers.trace(handlers.substitute(seeded, **given)).get_trace(**arguments)
 

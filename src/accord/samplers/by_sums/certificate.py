@@ -267,7 +267,7 @@ def _unchanged(moved: Moved) -> list[Check]:
         worst = int(np.argmax(np.where(bad, z, 0.0))) if bad.any() else int(np.argmax(z))
         text = (
             f"{len(change)} Metropolis test moves ({moved.rate:.0%} accepted) shift {name.split()[0]} by "
-            f"{shift[worst]:+.2g} sds, {z[worst]:.1f} Monte Carlo errors (limit: above both {allowed:.1f} errors and "
+            f"{shift[worst]:+.2g} sds, {z[worst]:.1f} Monte Carlo errors (fails above both {allowed:.1f} errors and "
             f"{_MATTERS:g} sds)"
         )
         remedy = ": the weights are not the posterior's" if bad.any() else ""
