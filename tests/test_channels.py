@@ -609,7 +609,12 @@ def test_a_neighbour_that_calls_twice_is_an_error():
 def test_a_call_of_an_earlier_attempt_is_dropped():
     with listening(2) as everyone:
         context = caller(everyone[0], everyone[1]._identity)
-        stale = threading.Thread(target=greeted, args=(everyone[0], context, greeting()), daemon=True)
+
+        def call():
+            with suppress(OSError, struct.error):  # the agent may close the connection early
+                greeted(everyone[0], context, greeting())
+
+        stale = threading.Thread(target=call, daemon=True)
         stale.start()
         time.sleep(0.1)
         without_errors(connected(Network.path(2), everyone, attempt=2))
