@@ -282,6 +282,11 @@ def test_rows_that_depend_on_other_rows_are_refused():
     rows = [np.arange(3.0), np.arange(4.0)]
     with pytest.raises(ValueError, match="does not depend on other rows: at agent 0 numbers change by up to 0.375"):
         accord.Posterior(centred, lambda x: -0.5 * x[0] ** 2, rows, np.zeros(1)).potential  # noqa: B018
+    # the mean does not show at zero, and the largest row may be in the first half
+    for slope in (lambda r: r - r.mean(), lambda r: r - r.max()):
+        hidden = lambda x, r, slope=slope: -0.5 * (x[0] * slope(r)) ** 2  # noqa: E731
+        with pytest.raises(ValueError, match="does not depend on other rows: at agent 0"):
+            accord.Posterior(hidden, lambda x: -0.5 * x[0] ** 2, rows, np.zeros(1)).potential  # noqa: B018
     # a scalar likelihood may depend on all rows
     shards = [np.arange(3.0), np.arange(3.0)]
     whole = accord.Posterior(lambda x, r: centred(x, r).sum(), lambda x: -0.5 * x[0] ** 2, shards, np.zeros(1))

@@ -218,7 +218,17 @@ def test_single_sites_are_not_queried_after_masked_sums(tmp_path):
                 assert "\n" not in str(caught.value)
         # masked sums work
         assert np.isfinite(run.log_evidence[0])
-        assert accord.update(run, post, RING, {2: SHARDS[2]}).certificate.holds
+        assert accord.update(run, post, RING, {i: data(5, seed=i) for i in range(3)}).certificate.holds
+
+
+def test_masks_protect_the_new_rows_of_fewer_than_three_agents(run):
+    masked, post = accord.engines.Local(masks=True), regression(SHARDS)
+    more = {agent: data(9, seed=agent) for agent in range(3)}
+    for few in ({0: more[0]}, {0: more[0], 1: more[1]}):
+        with pytest.raises(ValueError, match=f"would reveal the new rows of {len(few)} agents: update at least 3"):
+            accord.update(run, post, RING, few, engine=masked)
+    law = regression([*SHARDS, *more.values()]).exact()
+    close(accord.update(run, post, RING, more, engine=masked).points, law)
 
 
 def test_masks_of_the_engine_protect_single_sites_too(run):

@@ -80,7 +80,8 @@ def loo(run: Run, post: Posterior, network: Network, *, engine: str | Builder = 
     Parameters
     ----------
     run, post, network
-        A run, also one from a file, with its posterior and its network.
+        A run, also one from a file, with its posterior and its network. Agents must have the order of the run: agents
+        with equal numbers of rows in another order have the same sums, so only their site names reveal it.
     engine
         Engine that places the data, as in `accord.sample`.
 

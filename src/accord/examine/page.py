@@ -167,13 +167,20 @@ def _verdict(page: Page) -> str:
         text = f"Not certified: {page.method} has no certificate."
     elif certificate.holds:
         text = f"Certified: all {len(certificate.checks)} checks passed."
+        text += " They test the draws, and not whether the model fits the data."
     else:
         text = f"Not certified: {certificate.why}."
     if count:
         text += f" {counted(count, 'warning')} below: fix {'it' if count == 1 else 'them'} before you use the draws."
         look = " bad"
     elif certificate is None:
-        text += " ESS, R-hat, tails and the predicted bias of the method raise no warning."
+        found = page.run.findings
+        bias = "estimated" if found.estimated else "predicted"
+        text += (
+            f" ESS, R-hat and tails raise no warning. No bias was predicted: {found.reason}."
+            if found.expected is None
+            else f" ESS, R-hat, tails and the {bias} bias of the method raise no warning."
+        )
         look = " open"
     else:
         look = "" if certificate.holds else " bad"

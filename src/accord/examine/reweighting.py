@@ -17,6 +17,7 @@ from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from ..network import Network
 from ..posterior import Posterior
+from ..posterior.masks import FEWEST as FEWEST_SITES
 from ..posterior.potential import Potential, Shard
 from ..posterior.totals import of_rows
 from ..results.certificate import Certificate, Check
@@ -165,8 +166,9 @@ def update(
     Raises
     ------
     ValueError
-        The method has no weights, there is no such agent, the rows do not fit the model, or the run is of another
-        posterior or network.
+        The method has no weights, there is no such agent, the rows do not fit the model, the run is of another
+        posterior or network, or its sums are masked and fewer than three agents have new rows: the change of the
+        weights would reveal the new rows.
     ArithmeticError
         The weights are not certified, or the new data changes the posterior too much for reweighting.
     """
@@ -175,6 +177,11 @@ def update(
     if len(new) < len(rows):
         raise ValueError(f"rows name an agent twice, by number and by site: {', '.join(map(repr, rows))}")
     with agents_of(run, post, network, engine) as agents:
+        if agents.masks and len(new) < FEWEST_SITES:
+            raise ValueError(
+                f"the sums of this run are masked, and the change of its weights would reveal the new rows of "
+                f"{len(new)} agents: update at least {FEWEST_SITES} agents at once, or sample the posterior of all data"
+            )
         added = _as_posteriors(agents, new)
         found, certificate = _updated(points, agents, added)
     more = dict(zip(new, (int(own.sizes[0]) for own in added), strict=True))

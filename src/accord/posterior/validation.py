@@ -16,6 +16,8 @@ from ..base.widths import in_doubles
 
 # Number of rows in the test of their independence.
 _LOOKED_AT = 32
+# Standard deviations of the distances from the initial parameters in that test.
+_DISTANCES = (0.0, 0.1, 1.0)
 
 
 def returned(name: str, function: Callable[..., Any], *arguments: PyTree) -> PyTree:
@@ -42,24 +44,41 @@ def check_prior(log_prior: Partial, params: PyTree) -> None:
 
 
 def check_rows_alone(log_likelihood: Partial, params: PyTree, shard: PyTree, agent: int) -> None:
-    """Raise `ValueError` if the value of a row depends on other rows. Padding would then change the likelihood."""
-    count = len(jax.tree.leaves(shard)[0])
+    """Raise `ValueError` if the value of a row depends on other rows. Padding would then change the likelihood.
+
+    Each half of the first rows is evaluated alone, at the parameters and at two random positions near them: a product
+    of a parameter and a mean of rows is zero where the parameter is zero.
+    """
+    count = min(len(jax.tree.leaves(shard)[0]), _LOOKED_AT)
     if count < 2:
         return
-    some = min(count, _LOOKED_AT)
+    half = (count + 1) // 2
+    noise = np.random.default_rng(0)
 
-    def of_first(rows: int) -> np.ndarray:
-        first = jax.tree.map(lambda leaf: leaf[:rows], shard)
-        return np.asarray(in_doubles(partial(_of, log_likelihood, params, first)))
+    for scale in _DISTANCES:
 
-    whole, part = of_first(some), of_first(some - 1)
-    # far above rounding
-    if not np.allclose(whole[:-1], part, rtol=1e-3, atol=1e-3, equal_nan=True):
-        raise ValueError(
-            f"log_likelihood must return for each row a number that does not depend on other rows: at agent {agent} "
-            f"numbers change by up to {np.nanmax(np.abs(whole[:-1] - part)):.3g} without the last row. Centre or scale "
-            "columns beforehand, or return the sum over rows"
-        )
+        def moved(leaf: Any, scale: float = scale) -> np.ndarray:
+            leaf = np.asarray(leaf)
+            return leaf + (scale * noise.standard_normal(leaf.shape)).astype(leaf.dtype)
+
+        position = jax.tree.map(moved, params)
+
+        def of_rows(start: int, stop: int, position: PyTree = position) -> np.ndarray:
+            rows = jax.tree.map(lambda leaf: leaf[start:stop], shard)
+            return np.asarray(in_doubles(partial(_of, log_likelihood, position, rows)))
+
+        whole = of_rows(0, count)
+        for start in (0, count - half):
+            together, alone = whole[start : start + half], of_rows(start, start + half)
+            # far above rounding
+            if not np.allclose(together, alone, rtol=1e-3, atol=1e-3, equal_nan=True):
+                with np.errstate(invalid="ignore"):
+                    change = np.nanmax(np.abs(together - alone))
+                raise ValueError(
+                    "log_likelihood must return for each row a number that does not depend on other rows: at agent "
+                    f"{agent} numbers change by up to {change:.3g} without some other rows. Centre or scale columns "
+                    "beforehand, or return the sum over rows"
+                )
 
 
 def is_rowwise(log_likelihood: Partial, params: PyTree, shard: PyTree) -> bool:
