@@ -419,6 +419,9 @@ def test_a_fingerprint_distinguishes_runs_and_is_independent_of_the_data(tmp_pat
         [(rng.standard_normal((3, 2)), rng.standard_normal(3)) for _ in range(6)], noise_scale=1.0, prior_variance=10.0
     )
     assert fingerprint(other, net, method) == fingerprint(same_model, net, method)
+    # the precision follows from the method, so the method is the reason of a refusal
+    walked = fingerprint(post, net, accord.samplers.DULA(0.02, 0.2), seed=1, draws=5) | {"precision": "float64"}
+    assert first_difference(walked, mine | {"precision": "float32"}).startswith("method DULA")
     assert combined(mine) == combined({**mine, "draws": "6"}) != combined({**mine, "seed": "2"})
     changed = [
         fingerprint(post, net, accord.samplers.DESGLD(step))["method"]

@@ -189,7 +189,7 @@ def test_a_custom_rule_makes_a_method(post, sampled):
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:(ESS|R-hat) is")
+@pytest.mark.filterwarnings("ignore:(ESS|R-hat) is", "ignore:the combined draws do not fit")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_is_the_combination_of_the_subset_draws(method, post, sampled, tmp_path):
     require_combination(METHODS[method], post, sampled, tmp_path)

@@ -98,6 +98,20 @@ def test_a_run_of_bfi():
     np.testing.assert_array_equal(run.average, again.average)
 
 
+def test_combined_shards_of_few_rows_warn_with_the_bias_and_gaussian_shards_do_not(tmp_path):
+    assert accord.samplers.combine.bfi(unequal_shards(2), draws=1000).warnings() == []
+    post = logistic(15, 3)
+    run = accord.samplers.combine.bfi(post, draws=1000)
+    (text,) = run.warnings()
+    assert "the combined draws do not fit the slope of the posterior" in text and "Importance()" in text
+    exact = accord.sample(post, accord.Network.ring(3), seed=1).average
+    off = (run.average.mean(axis=(0, 1)) - exact.mean(axis=(0, 1))) / exact.std(axis=(0, 1))
+    np.testing.assert_allclose(run.findings.expected.average_mean, off, atol=0.12)
+    assert off[0] < -0.5 and "the mean of x[0] is off by about -0." in text
+    run.save(tmp_path / "run.nc")
+    assert accord.Run.load(tmp_path / "run.nc").warnings() == [text]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -360,7 +360,11 @@ DOUBTS = {
         two(["caf\u00e9", "bar"] * 6, ["cafe\u0301", "bar"] * 6),
         'if they mean the same, write strings = {x = {"cafe\u0301" = ["caf\u00e9"]}}',
     ),
-    "a code": (two([*NUMBERS[:-1], -999], NUMBERS), "north: column 'x' has the number -999, far from all others"),
+    "a code": (
+        two([*NUMBERS[:-1], -999], NUMBERS),
+        "north: column 'x' has a number such as -999 or 99, far from all others, in < 3 rows: if",
+    ),
+    "another unit": (two(NUMBERS, [1000 * x for x in NUMBERS]), "varies 1000 times as much at south as at north: do"),
     "groups": (
         two([f"2.{100 + k}" for k in range(12)], [2000 + 7 * k for k in range(12)]),
         "all non-integer numbers of north have three digits after '.'",
@@ -375,6 +379,16 @@ def test_likely_mistakes_are_warned_of(case):
         data.as_study(tables)
     assert len(warned) == 1 and said in str(warned[0].message)
     assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize("code", [999, -9])
+def test_warnings_of_codes_show_no_cell(code):
+    with pytest.warns(UserWarning, match="if it means a missing value") as warned:
+        data.as_study(two([0.0, 1.0] * 6 + [code], [0.0, 1.0] * 6 + [0.0]), policy=data.Policy.none())
+        wards = two(["a", "b", str(code)] * 4, ["a", "b", "c"] * 4, y=NUMBERS)
+        data.as_study(wards, formula="y ~ 1 + (1 | site:x)")
+    assert len(warned) == 2 and "column 'x' has a level such as '?' or '999': if" in str(warned[1].message)
+    assert "such as -999 or 99, far from all others, in 1 rows" in str(warned[0].message)
 
 
 def test_sites_without_a_level_in_common_are_warned_of(tmp_path):
@@ -424,7 +438,7 @@ def test_spellings_of_a_number_are_the_same_site(tmp_path):
 FINE = {
     "a code that is a number like others": two([-9.0, *range(-11, 0)], range(12)),
     "three digits everywhere": two([f"{k}.1{k:02}" for k in range(1, 13)], [f"{k}.2{k:02}" for k in range(1, 13)]),
-    "other numbers": two(NUMBERS, [1000 * x for x in NUMBERS]),
+    "larger numbers": two(NUMBERS, [90 * x for x in NUMBERS]),
     "skewed": two([1.0, 2.0, 3.0, 500.0] * 3, [1.0, 2.0, 3.0, 7.0] * 3),
 }
 
@@ -434,12 +448,13 @@ def test_correct_tables_cause_no_warning(case):
     data.as_study(FINE[case])
 
 
-def test_describe_warns_of_different_units(tmp_path):
+def test_different_units_are_warned_of(tmp_path):
     for site, scale in (("a", 1.0), ("b", 365.25), ("c", 1.0)):
         (tmp_path / f"{site}.csv").write_text(lines("age", *(f"{scale * (40 + k)}" for k in range(40)), times=1))
     with pytest.warns(UserWarning, match="column 'age' varies 365 times as much at b as at [ac]: do both use"):
         data.describe(tmp_path / "*.csv")
-    data.study(tmp_path / "*.csv")
+    with pytest.warns(UserWarning, match="column 'age' varies 365 times as much at b as at [ac]: do both use"):
+        data.study(tmp_path / "*.csv")
 
 
 def test_levels_have_other_spellings():

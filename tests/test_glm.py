@@ -779,6 +779,7 @@ def test_the_page_names_every_family():
 
 ERRORS = {
     "column": (("y ~ q",), "unknown column in the formula 'q'"),
+    "site": (("y ~ x + C(site)",), r"site in the formula is no column: write \(1 \| site\) for effects of sites, or"),
     "function": (("y ~ sqr(x)",), "unknown function in the formula 'sqr'.*sqrt"),
     "own figures": (("y ~ poly(x, 2)",), "depends on all rows of a site"),
     "spline": (("y ~ bs(x, df=4)",), "depends on all rows of a site"),

@@ -1,5 +1,6 @@
 """Warnings of `run.summary()`: each has the number found and a remedy."""
 
+import dataclasses
 import pickle
 import warnings
 from functools import partial
@@ -13,6 +14,7 @@ from tables import AGENTS, NETWORKS, unequal_curvature, unequal_shards
 import accord
 from accord.posterior.coordinates import Coordinates
 from accord.results import warnings as complaints
+from accord.results.certificate import Certificate, Check
 from accord.results.diagnostics import pareto
 from accord.results.findings import Expected, Findings, recalled
 from accord.results.netcdf import as_tree
@@ -143,13 +145,21 @@ def test_bias_within_the_tolerance_gives_no_warning():
     assert "the mean of age in the average is off by -0.2 posterior sds" in text and "; the average" not in text
 
 
-def test_few_effective_draws_and_large_r_hat_give_warnings():
+def test_few_effective_draws_and_large_r_hat_give_warnings(monkeypatch):
     (text,) = warned(made(normal(60)))
     assert "ESS is" in text and "in the average, below 400" in text and "thin" in text
+    certified = Certificate((Check("weights", 0.1, 0.5, True, ""),))
+    (text,) = warned(dataclasses.replace(made(normal(60)), certificate=certified))
+    assert "below 400" in text and text.endswith(": take more draws")
     kept = np.repeat(normal()[:, :, None], 3, axis=2)
     kept[0, :, 1, 1] += 0.4
     (text,) = warned(made(normal(), kept))
     assert "R-hat is 1.0" in text and "for dose at agent 1, above 1.01" in text and "burn_in" in text
+    # a value that rounds to the limit is printed above it
+    monkeypatch.setattr(complaints, "diagnostics", lambda series: np.array([[900.0] * 2, [1.0101] * 2]))
+    (text,) = warned(made(normal(), np.empty((4, 1000, 0, 2))))
+    assert "R-hat is 1.011 for age in the average, above 1.01" in text
+    monkeypatch.undo()
     (text,) = warned(made(normal(), kept), ["north", "south", "west"])
     assert "for dose at south" in text
     stuck = normal()

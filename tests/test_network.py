@@ -223,9 +223,10 @@ def test_build_makes_each_network_by_name(name, num_agents, options, expected):
     [
         ("rign", 5, {}, "unknown network 'rign', did you mean 'ring'"),
         ("tree", 10, {"layers": 3}, r"tree\(3\) has 7 agents, but 10 are required"),
-        ("ring", 5, {"rows": 3}, "network 'ring' has no option 'rows'"),
+        ("ring", 5, {"rows": 3}, "network 'ring' has no option 'rows': it has no options"),
+        ("grid", 6, {"shape": 3}, "network 'grid' has no option 'shape': its options are rows, columns"),
         ("ring", 5, {"n": 5}, "network 'ring' has no option 'n'"),
-        ("regular", 8, {"degree": 3}, r"network 'regular' needs the options \['seed'\]"),
+        ("regular", 8, {"degree": 3}, "network 'regular' needs the options seed"),
         ("ring", 0, {}, "num_agents must be a whole number >= 1, found 0"),
     ],
 )

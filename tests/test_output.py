@@ -585,6 +585,15 @@ def change_data(folder):
     path.write_text(path.read_text().replace(",1", ",0", 1))
 
 
+def foreign(folder):
+    run_of(20).save(folder / "out" / "run.nc")
+
+
+def comment(folder):
+    path = folder / "out" / "config.toml"
+    path.write_text(f"# mine\n{path.read_text()}")
+
+
 OTHERS = {
     "configuration": (lambda folder: None, 21, "another run (draws in [run] is 21, and was 20)"),
     "data": (change_data, 20, "another run (with other data)"),
@@ -596,7 +605,14 @@ OTHERS = {
         20,
         'another run (sites is ["site-0", "site-5"], and was ["site-0", "site-1"])',
     ),
-    "torn": (lambda folder: torn(folder / "out" / "run.nc"), 20, "another run (run.nc)"),
+    "torn": (lambda folder: torn(folder / "out" / "run.nc"), 20, "another run (with another run.nc)"),
+    "foreign draws": (foreign, 20, "another run (with another run.nc)"),
+    "data beside a comment": (
+        lambda folder: (change_data(folder), comment(folder)),
+        20,
+        "another run (with other data)",
+    ),
+    "a comment": (comment, 20, "another run (config.toml, in comments or spaces)"),
 }
 
 

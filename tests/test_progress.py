@@ -21,7 +21,7 @@ import pytest
 import accord
 from accord.base import progress as progress_module
 from accord.base.interruptions import interruptions, let_through, terminations
-from accord.base.progress import Progress, stage, step
+from accord.base.progress import Progress, _compiler, current, stage, step
 from accord.base.text import human_seconds
 from accord.results.certificate import Certificate, Check
 from accord.samplers import ChEES, Importance
@@ -371,3 +371,23 @@ def test_the_line_shows_compilation(monkeypatch):
         jax.jit(lambda x: jnp.sin(x) * 3.7)(np.ones(3))
         assert "compiling" not in line.text()
     assert any(text.startswith("fit: the mode, compiling, ") for text in seen)
+    # a stage with this name has the word once
+    with Progress("fit", show=True) as line:
+        stage("compiling")
+        monkeypatch.setattr(_compiler, "is_busy", True)
+        assert line.text().startswith("fit: compiling, ") and line.text().count("compiling") == 1
+
+
+def test_the_line_names_the_method_that_runs(monkeypatch):
+    titles = []
+    draw = Importance.draw
+    monkeypatch.setattr(Importance, "draw", lambda *given: (titles.append(current().title), draw(*given))[1])
+    accord.sample(regression(), RING, draws=100)
+    assert titles == ["Importance"]
+
+
+def test_queries_of_a_run_show_a_line(monkeypatch):
+    run, titles = accord.sample(regression(), RING, draws=100), []
+    monkeypatch.setattr("accord.examine.agents._require_density", lambda *_: titles.append(current().title))
+    accord.alone(run, regression(), RING)
+    assert titles == ["querying the agents"]

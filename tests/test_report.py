@@ -22,7 +22,7 @@ from accord.cli.commands import app
 from accord.examine import reweighting
 from accord.examine.agents import agents_of
 from accord.examine.alone import by_points
-from accord.examine.page import outside
+from accord.examine.page import _ratios, outside
 from accord.examine.predictive import _candidates, _labels, checked
 from accord.examine.sites import by_site
 from accord.results.certificate import Certificate
@@ -156,6 +156,23 @@ def test_the_verdict_comes_first_and_then_the_posterior(page):
     assert Reader(page).text.index("Certified: all 10 checks passed.") < Reader(page).text.index("intercept")
 
 
+def test_the_verdict_claims_no_more_than_was_checked(run, page, tmp_path):
+    assert "They test the draws, and not whether the model fits the data." in Reader(page).text
+    text = Reader(accord.report(dataclasses.replace(run, certificate=None), tmp_path / "page.html").read_text()).text
+    assert "R-hat and tails raise no warning. No bias was predicted: the law of these draws is unknown." in text
+    bfi = accord.samplers.combine.bfi(accord.models.gaussian(np.zeros(4), np.ones(4)), draws=500)
+    assert (
+        "the estimated bias of the method raise no warning"
+        in Reader(accord.report(bfi, tmp_path / "bfi.html").read_text()).text
+    )
+
+
+def test_ratios_near_one_keep_their_digits():
+    assert _ratios(1.0034, 1.0014, 1.0056) == ["1.003", "1.001", "1.006"]
+    assert _ratios(0.998, 0.97, 1.02) == ["0.998", "0.970", "1.02"] and _ratios(1.5, 0.8, 2.9)[0] == "1.50"
+    assert _ratios(1.0, 1.0, 1.0) == ["1.00"] * 3 and _ratios(0.0, 0.0, 1.0)[0] == "0.00"
+
+
 def test_a_failed_check_is_the_verdict(run, tmp_path):
     first, *others = run.certificate.checks
     failed = first._replace(holds=False, text="too few of them")
@@ -230,6 +247,8 @@ def test_a_report_needs_the_posterior_of_the_run(run, tmp_path):
         accord.report(run, tmp_path / "page.html", logistic())
     with pytest.raises(ValueError, match="the posterior is not the run's posterior"):
         accord.report(run, tmp_path / "page.html", logistic(seed=1), RING)
+    with pytest.raises(ValueError, match="the path of the report, .*, is a folder: name a file in it"):
+        accord.report(run, tmp_path)
     assert not list(tmp_path.iterdir())
 
 

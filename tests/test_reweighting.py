@@ -4,6 +4,7 @@ import dataclasses
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import accord
@@ -186,6 +187,18 @@ def test_agents_in_another_order_are_refused(run):
     named = accord.sample(accord.models.glm(sites, "y ~ x", "normal"), RING, Importance(), draws=200)
     with pytest.raises(ValueError, match="the sites of the run's agents are site 0, .* posterior's are site 3, site 2"):
         accord.leave_out(named, accord.models.glm(dict(reversed(sites.items())), "y ~ x", "normal"), RING, 0)
+
+
+def test_new_rows_of_a_formula_are_a_shard_of_its_model():
+    sites = {f"site {i}": {"x": x[:, 0], "y": y} for i, (x, y) in enumerate(SHARDS)}
+    post = accord.models.glm(sites, "y ~ x", "normal")
+    run = accord.sample(post, RING, Importance(), draws=1000)
+    more = sites["site 0"]
+    for rows in (pd.DataFrame(more), more):
+        with pytest.raises(ValueError, match=r"agent 1 .* glm, pass accord.models.glm\(\[frame\], formula, family\)"):
+            accord.update(run, post, RING, {1: rows})
+    shard = accord.models.glm([more], "y ~ x", "normal").shards[0]
+    assert accord.update(run, post, RING, {1: shard}).info.rows[1] == 80
 
 
 def test_other_agents_names_and_numbers_are_refused(run):

@@ -325,6 +325,8 @@ def fit_errors():
     return [
         (post, accord.Network.ring(5), ok, {}, "network has 5 agents but the posterior has 6 shards"),
         (post, apart, ok, {}, "2 components"),
+        (RING, post, ok, {}, "must be an accord.Posterior and the second .*, found Network and Posterior"),
+        (post, RING, ok, {"checkpoint": ""}, "checkpoint is empty: name a folder, or omit it"),
         (post, RING, "DESGLD", {}, "method must be one from accord.samplers"),
         (post, RING, Undecorated(0.01), {}, "Undecorated must be decorated with @pytree"),
         (post, RING, ok, {"draws": 0}, "draws must be a whole number >= 1, found 0"),

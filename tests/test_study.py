@@ -107,7 +107,7 @@ def test_a_study_has_named_columns_by_site(clean, tmp_path):
 
 
 def test_a_messy_table_equals_the_clean_one_at_cells_with_values(messy):
-    with pytest.warns(UserWarning, match="left out: 4 at south, 5 at west"):
+    with OTHER_UNIT, pytest.warns(UserWarning, match="left out: 4 at south, 5 at west"):
         study = data.study(messy, missing="drop", **OPTIONS)
     assert study.agreed.dropped == (0, 0, 4, 5)
     assert [len(frame) for frame in study.frames] == [80, 80, 76, 75]
@@ -120,7 +120,8 @@ def test_a_messy_table_equals_the_clean_one_at_cells_with_values(messy):
 
 
 def test_missing_cells_are_filled_and_marked(messy):
-    study = data.study(messy, missing="indicator", formula="died ~ age + smoking + crp", positive={"died": "yes"})
+    with OTHER_UNIT:
+        study = data.study(messy, missing="indicator", formula="died ~ age + smoking + crp", positive={"died": "yes"})
     assert list(study.agreed.columns) == ["died", "age", "smoking", "crp", "crp_missing"]
     east, north, south, west = study.frames
     present = np.concatenate([frame["crp"][frame["crp_missing"] == 0] for frame in study.frames])
@@ -140,7 +141,8 @@ def test_missing_cells_are_filled_and_marked(messy):
 def test_the_response_is_never_filled(messy):
     with raises("south (south.csv): column 'crp': lines 5, 10, 22, 35 have no value"):
         data.study(messy, missing="indicator", formula="crp ~ age")
-    assert data.study(messy, missing="indicator", formula="age ~ crp").agreed.columns["age"].missing == 0
+    with OTHER_UNIT:
+        assert data.study(messy, missing="indicator", formula="age ~ crp").agreed.columns["age"].missing == 0
     with pytest.raises(DataError, match="no site has a column 'agge', did you mean 'age'"):
         data.study(messy, missing="indicator", formula="crp ~ agge + I(smoking == 'aeg')")
     with pytest.raises(DataError, match="no site has a column 'agge', did you mean 'age'"):
@@ -439,6 +441,8 @@ def test_parameters_are_limited_to_a_tenth_of_the_rows():
     study.check_parameters(3)
     with raises("s: 4 parameters are more than 0.1 of the rows, the floor of the site: use fewer columns. Its "):
         study.check_parameters(4)
+    with raises("in a Flower study the file with `studies`, else s.policy.toml or policy.toml beside the data"):
+        study.check_parameters(4)
 
 
 def test_the_share_in_a_refusal_is_enough(tmp_path):
@@ -588,6 +592,10 @@ def test_a_column_may_be_constant_at_one_site():
     study = data.as_study([{"x": np.zeros(12), "f": ["a"] * 12}, {"x": np.ones(12), "f": ["b"] * 12}])
     assert study.agreed.sds == {"x": 0.5} and study.agreed.levels == {"f": ("a", "b")}
     assert data.as_study([{"x": np.full(12, 5.0)}], constant=["x"]).agreed.sds == {"x": 0.0}
+    with raises("constant: no site has a column 'trails', did you mean 'trials'?"):
+        data.as_study([{"trials": np.full(12, 5.0)}], constant=["trails"])
+    with raises("constant must be a list of names, found 'x'", ValueError):
+        data.as_study([{"x": np.full(12, 5.0)}], constant="x")
 
 
 def test_numbers_may_be_levels(tmp_path):
@@ -728,7 +736,7 @@ BAD = {
     ),
     "prior name": (
         {"more": '[priors]\nage = {name = "normal"}'},
-        "unknown age in [priors] 'normal', did you mean 'Normal'",
+        "unknown name of age in [priors] 'normal', did you mean 'Normal'",
     ),
     "prior number": (
         {"more": '[priors]\nage = {name = "Normal", loc = "0", scale = 1}'},
@@ -831,6 +839,15 @@ def test_describe_prints_columns_by_site_and_pooled(messy, tmp_path):
     # rare levels are not named
     assert CANARY not in shown and CANARY not in agreed.to_json()
     assert "1 more that are too rare to be named" in blocks["smoking"]
+
+
+def test_a_description_in_a_pipe_has_at_most_100_columns(tmp_path):
+    name = "a long name of a column " * 6
+    for site in ("north", "south"):
+        (tmp_path / f"{site * 20}.csv").write_text(f"{name}\n" + "".join(f"{k}.5\n" for k in range(20)))
+    (tmp_path / "job.toml").write_text('[data]\nfiles = "*.csv"\n')
+    result = CliRunner().invoke(app, ["describe", str(tmp_path / "job.toml")])
+    assert result.exit_code == 0 and max(map(len, result.stdout.splitlines())) <= 100
 
 
 def test_rounded_zeros_have_no_sign():

@@ -96,9 +96,12 @@ CALLED = {
         "failed: ValueError in build, line 3 of {path} (its text may quote data)",
     ),
     "index": ("[][3]", "failed: IndexError in build, line 3 of {path}"),
-    "own words": ("raise ValueError('two sites, please')", "error: two sites, please"),
-    "own key": ("raise KeyError('two sites')", "failed: KeyError in build, line 3 of {path}: 'two sites'"),
-    "leaves": ("raise SystemExit(3)", "failed: SystemExit in build, line 3 of {path}: 3"),
+    "own words": (
+        "raise ValueError(f'a strange {shards[0][0][0, 1]}')",
+        "failed: ValueError in build, line 3 of {path} (its text may quote data)",
+    ),
+    "own key": ("raise KeyError(shards[0][0][0, 1])", "failed: KeyError in build, line 3 of {path} (its text may"),
+    "leaves": ("raise SystemExit(3)", "failed: SystemExit in build, line 3 of {path} (its text may quote data)"),
     "of accord": ("return accord.Posterior(None, None, [], 0.0)", "error: "),
     "nothing": ("pass", "must return an accord.Posterior, found NoneType"),
 }
@@ -151,12 +154,12 @@ WRONG = {
         "[network]: multiple values for argument 'num_",
     ),
     "number of a method": (
-        {"method": 'name = "GCMC"\nrho = "abc"\ntolerances = [1.0]\nrounds_per_tolerance = 2'},
-        "method GCMC cannot have rho = 'abc', tolerances = [1.0], rounds_per_tolerance = 2: TypeError",
+        {"method": 'name = "GCMC"\nrho = 1.0\ntolerances = ["abc"]\nrounds_per_tolerance = 2'},
+        "method GCMC cannot have rho = 1.0, tolerances = ['abc'], rounds_per_tolerance = 2: ValueError",
     ),
     "number of a schedule": (
         {"method": 'name = "DESGLD"\nstep_size = {a = "x", b = 1.0, chi = 0.6}'},
-        "schedule step_size of DESGLD cannot have a = 'x', b = 1.0, chi = 0.6: TypeError",
+        "a must be a finite number > 0, found 'x'",
     ),
     "schedule": (
         {"method": 'name = "DESGLD"\nstep_size = {schedule = {a = 1}}'},

@@ -281,7 +281,7 @@ def test_every_method_is_tested():
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:(ESS|R-hat) is")
+@pytest.mark.filterwarnings("ignore:(ESS|R-hat) is", "ignore:the combined draws do not fit")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_is_the_combination_of_the_subset_draws(method, post, sampled, tmp_path):
     require_combination(METHODS[method], post, sampled, tmp_path)

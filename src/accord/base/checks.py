@@ -36,10 +36,11 @@ def one_an_agent(name: str, value: Any, num_agents: int) -> np.ndarray:
     return np.broadcast_to(array, (num_agents,))
 
 
-def positive(name: str, value: float) -> None:
-    """Raise `ValueError` unless a number is finite and > 0."""
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be a finite number > 0, found {value}")
+def positive(name: str, value: Any) -> None:
+    """Raise `ValueError` unless a value is a finite number > 0."""
+    if isinstance(value, str | None) or not 0 < value < float("inf"):
+        found = repr(value) if isinstance(value, str) else value
+        raise ValueError(f"{name} must be a finite number > 0, found {found}")
 
 
 def require_bool(name: str, value: Any) -> None:

@@ -87,14 +87,22 @@ def is_deliberate(error: BaseException) -> bool:
     frames = traceback.extract_tb(error.__traceback__)
     if not frames or not (frames[-1].line or "").startswith("raise"):
         return False
-    return Path(frames[-1].filename).is_relative_to(_OTHERS[0]) or place_of(error).endswith(
-        f"line {frames[-1].lineno} of {frames[-1].filename}"
+    return is_of_accord(error) or place_of(error).endswith(f"line {frames[-1].lineno} of {frames[-1].filename}")
+
+
+def is_of_accord(error: BaseException) -> bool:
+    """Whether a `raise` statement of accord raised the error, so that its text quotes no cell."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return (
+        bool(frames)
+        and (frames[-1].line or "").startswith("raise")
+        and Path(frames[-1].filename).is_relative_to(_OTHERS[0])
     )
 
 
 def explained(error: BaseException) -> str:
-    """Describe an error with its message if it is deliberate, else by `safe_text`."""
-    return f"{type(error).__name__}{place_of(error)}: {error}" if is_deliberate(error) else safe_text(error)
+    """Describe an error with its message if accord raised it, else by `safe_text`."""
+    return f"{type(error).__name__}{place_of(error)}: {error}" if is_of_accord(error) else safe_text(error)
 
 
 @cache

@@ -165,7 +165,7 @@ class Progress:
         part = "" if self.part is None else f"{100 * self.part:.0f}%"
         left = "" if self.seconds_left is None else f"{human_seconds(self.seconds_left)} left"
         gone = human_seconds(time.monotonic() - self._began)
-        compiling = "compiling" if _compiler.is_busy else ""
+        compiling = "compiling" if _compiler.is_busy and self._stage != "compiling" else ""
         return ", ".join(filter(None, (head, self._detail, compiling, part, gone, left)))
 
     def lines(self) -> list[str]:

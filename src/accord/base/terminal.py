@@ -10,6 +10,8 @@ from rich.table import Column, Table
 
 # Width outside of a terminal, where lines are neither folded nor cut.
 _ENDLESS = 100_000
+# Width of tables outside of a terminal.
+_PIPE = 100
 # Smallest width of a text column beside `no_wrap` columns.
 _LEAST_TEXT = 12
 
@@ -17,6 +19,11 @@ _LEAST_TEXT = 12
 def console() -> Console:
     """A console on standard output without markup, and without line folding outside of a terminal."""
     return Console(width=None if sys.stdout.isatty() else _ENDLESS, markup=False, emoji=False, highlight=False)
+
+
+def table_width(width: int) -> int:
+    """The width of tables on a console of a width: its own, or 100 columns outside of a terminal."""
+    return _PIPE if width == _ENDLESS else width
 
 
 def folded(table: Table, width: int) -> Table:

@@ -17,7 +17,7 @@ from ..base import figures
 from ..base.errors import DivergenceError, unknown_name_error
 from ..base.interruptions import terminations
 from ..base.progress import Progress
-from ..base.terminal import console, fits, folded
+from ..base.terminal import console, fits, folded, table_width
 from ..base.text import human_bytes, no_formula
 from ..examine.page import notes_of
 from ..examine.report import report as write_report
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 _HEADINGS = {"ess": "ESS", "rhat": "R-hat"}
 _FORMATS = {"ess": ".0f", "rhat": ".3f"}
-# Width of the posterior table in a pipe.
-_PIPE = 100
 
 app = typer.Typer(
     add_completion=False,
@@ -142,7 +140,8 @@ def run(
         if first and report and (done is None or not (folder / REPORT).exists()):
             # several processes are disconnected by now, and each has only some of the rows
             problem = (None, None) if several or job.network is None else (job.post, job.network)
-            page = write_report(drawn, folder / REPORT, *problem, engine=job.builder)
+            with Progress("writing the report", False if quiet else None):
+                page = write_report(drawn, folder / REPORT, *problem, engine=job.builder)
             if not quiet:
                 print(f"wrote {page}")
         if done is None and (interrupted() or drawn.settings.get("interrupted")):
@@ -163,8 +162,9 @@ def describe(
 
         agreed = configs.load_description(config)
         shown = console()
+        width = table_width(shown.width)
         for table in blocks(agreed):
-            shown.print(folded(table, shown.width))
+            shown.print(folded(table, width), width=width)
             shown.print()
         shown.print('The floors of a site hide numbers: these are shown as "< 3", "hidden" or "-".', style="dim")
         if output is not None:
@@ -270,7 +270,7 @@ def _report(drawn: Run, summary: pd.DataFrame) -> None:
     from ..results.table import Table as Summary
 
     shown, summary = console(), Summary(summary).shown
-    width = shown.width if sys.stdout.isatty() else _PIPE
+    width = table_width(shown.width)
     table = _posterior(summary)
     blocks = list(dict.fromkeys(block for block, _ in summary.columns))
     if len(blocks) == 1 or fits(table, width):

@@ -104,7 +104,7 @@ def load(
     Parameters
     ----------
     path
-        The file. Paths in it are relative to its folder.
+        The file. Paths in it are relative to its folder, except `files` with `at_sites`, which the sites resolve.
     output
         Folder for results, in place of `run.output`.
     engine
@@ -131,6 +131,8 @@ def load(
     if checkpoint is not None:
         run["checkpoint"] = Path(checkpoint)
     elif "checkpoint" in run:
+        if run["checkpoint"] == "":
+            raise ValueError("checkpoint in [run] is empty: name a folder, or remove the line")
         run["checkpoint"] = path.parent / run["checkpoint"]
     require_known("key of [run]", run, (*(ONE_SHOT_OPTIONS if one_shot else RUN_OPTIONS), "output"))
     if output is None and "output" not in run:

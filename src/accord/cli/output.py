@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import tomllib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.atomic import write_whole
 from ..base.interruptions import hold
-from ..engines.fingerprint import first_differing, forget, own_key, record, recorded
+from ..engines.fingerprint import first_differing, forget, keyed, own_key, record, recorded
 from ..examine.page import notes_of
 from ..results.run import Run
 
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from .config import Job
 
 DRAWS, SUMMARY, NOTES, CONFIG, REPORT = "run.nc", "summary.csv", "summary.txt", "config.toml", "report.html"
-# Folder with digests of the inputs of the run.
+# Folder with digests of the inputs and of the draws of the run.
 INPUTS = ".inputs"
 # Largest number of characters of a configuration value that a message quotes.
 _MOST_LETTERS = 60
+# Difference of two configurations with equal keys.
+_COMMENTS = f"{CONFIG}, in comments or spaces"
 # Column of `Run.summary()` with the name of the agent furthest from the average.
 WORST = ("worst agent", "agent")
 
@@ -109,7 +111,7 @@ class Place:
             write_whole(folder / name, content)
         write_whole(folder / CONFIG, self.config)
         if self.job.inputs is not None:
-            record(folder / INPUTS, self.job.inputs(own_key(folder / INPUTS)))
+            record(folder / INPUTS, self._digests(folder, self.job.inputs))
         return folder, summary
 
     def complete(self, done: Run, summary: pd.DataFrame) -> list[str]:
@@ -147,11 +149,21 @@ class Place:
         return found if found.average.shape[1] >= self.job.draws else None
 
     def _other_inputs(self, folder: Path) -> str | None:
-        """The difference of inputs to the run in a folder, "" for none, None if unknown. Ignores the configuration."""
+        """The difference of inputs or draws to the recorded run, "" for none, None if unknown.
+
+        Ignores the configuration.
+        """
         theirs = None if self.job.inputs is None else recorded(folder / INPUTS)
         if theirs is None or self.job.inputs is None:
             return None
-        return _difference(self.job.inputs(own_key(folder / INPUTS)), theirs)
+        return _difference(self._digests(folder, self.job.inputs), theirs)
+
+    @staticmethod
+    def _digests(folder: Path, inputs: Callable[[bytes], dict[str, str]]) -> dict[str, str]:
+        """The inputs of the job, and the digest of the draws in a folder, under the key of the folder."""
+        key = own_key(folder / INPUTS)
+        draws = folder / DRAWS
+        return inputs(key) | ({DRAWS: keyed(draws.read_bytes(), key)} if draws.is_file() else {})
 
     def _taken(self, folder: Path) -> str:
         """A description of files in a folder that do not belong to an unfinished part of this run, or ""."""
@@ -159,12 +171,16 @@ class Place:
         if copy.exists() and not (copy.is_file() and copy.read_bytes() == self.config):
             if not draws.exists():
                 return f"another file {CONFIG}"
-            return f"another run ({_difference_of_configs(self.config, copy)})"
+            difference = _difference_of_configs(self.config, copy)
+            if difference == _COMMENTS:
+                # comments do not hide other data
+                difference = self._other_inputs(folder) or difference
+            return f"another run ({difference})"
         if not draws.exists():
             others = [summary, folder / NOTES, *([folder / REPORT] if self.with_report else [])]
             return next((f"another file {other.name}" for other in others if other.exists()), "")
-        if copy.exists() and (difference := self._other_inputs(folder)):
-            return f"another run ({difference})"
+        if copy.exists() and (other := self._other_inputs(folder)):
+            return f"another run ({other})"
         if not copy.exists() or (self.job.inputs is not None and recorded(folder / INPUTS) is None):
             return f"{DRAWS} without the record of its run, as after an interrupted write"
         if not self.job.has_checkpoint:
@@ -190,7 +206,7 @@ def _difference(mine: Mapping[str, str], theirs: Mapping[str, str]) -> str:
     if name is None:
         return ""
     # digests only, without values
-    if name == "data" or name.startswith("module "):
+    if name in ("data", DRAWS) or name.startswith("module "):
         return f"with another {name}" if name != "data" else "with other data"
     now, before = (
         text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."
@@ -205,7 +221,7 @@ def _difference_of_configs(mine: bytes, copy: Path) -> str:
         own, theirs = (_keys(text) for text in (mine, copy.read_bytes()))
     except (OSError, ValueError, RecursionError):
         return CONFIG
-    return _difference(own, theirs) or f"{CONFIG}, in comments or spaces"
+    return _difference(own, theirs) or _COMMENTS
 
 
 def _keys(config: bytes) -> dict[str, str]:

@@ -130,11 +130,14 @@ def _chosen(
             absent.append(name)
     if wanted.mentions is not None and wanted.columns is None and meeting.is_whole:
         absent += misspelled(wanted.mentions, known)
-    for name in absent:
-        near = nearest(name, known)
-        hint = "" if near is None else f", did you mean {near!r}?"
-        problems.shared.append(f"no site has a column {name!r}{hint}")
+    problems.shared += [absent_column(name, known) for name in absent]
     return names
+
+
+def absent_column(name: str, known: Sequence[str]) -> str:
+    """The message about a column that no site has, with the nearest of the known columns."""
+    near = nearest(name, known)
+    return f"no site has a column {name!r}" + ("" if near is None else f", did you mean {near!r}?")
 
 
 def _one_kind(kinds: set[str]) -> str:

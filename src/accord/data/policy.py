@@ -83,8 +83,9 @@ class Policy:
         return [
             f"{site}: {parameters} parameters are more than {self.parameters:g} of the rows, the floor of the "
             f"site: use fewer columns. Its administrator may allow it by the line `parameters = {share:g}` in the "
-            f"site's policy file ({site}.policy.toml if it exists, else policy.toml). For your own data in memory, use "
-            f"accord.data.as_study(tables, policy=accord.data.Policy(parameters={share:g}))"
+            f"site's policy file (in a Flower study the file with `studies`, else {site}.policy.toml or policy.toml "
+            "beside the data). For your own data without a policy file, pass "
+            f"policy=accord.data.Policy(parameters={share:g}) to accord.data.study or as_study"
         ]
 
     def singles_out(self, values: np.ndarray) -> bool:

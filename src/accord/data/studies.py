@@ -17,7 +17,7 @@ from ..base.checks import whole_number
 from ..base.errors import DataError, unknown_name_error
 from .cells import AboutCells, Dates, SiteTable, Source
 from .collectives import LocalCollectives, SiteCollectives
-from .columns import ColumnSpec, Problems, tables_of
+from .columns import ColumnSpec, Problems, absent_column, tables_of
 from .files import Dialects
 from .missing import MARK, filled, warn_of_dropped, with_counts, without_missing, without_value
 from .policy import Policy
@@ -541,6 +541,8 @@ def _met(
     constant: Sequence[str],
 ) -> Study:
     """The study of these sources. `unread` are problems of files that could not be read."""
+    if isinstance(constant, str):
+        raise ValueError(f"constant must be a list of names, found {constant!r}")
     if not unread:
         wanted.rules.require_sites(meeting.sites)
     problems = Problems([[] for _ in sources])
@@ -555,6 +557,11 @@ def _met(
             own += without_value(table, None if missing == "error" else wanted.responses)
         own += table.policy.too_few(table.where, table.rows) + _rare(table, factors, wanted.responses)
     found = [*unread, *_flat(meeting.gathered(problems.own)), *problems.shared]
+    if meeting.is_whole and not unread:
+        known = list(dict.fromkeys(name for source in sources for name in source.columns))
+        # formulas report their own unknown names
+        named = () if wanted.mentions is None else wanted.mentions.names
+        found += [f"constant: {absent_column(name, known)}" for name in constant if name not in {*known, *named}]
     # a column may be constant at some sites only
     if not meeting.is_whole or unread or not all(table.rows for table in tables):
         _raise(found)

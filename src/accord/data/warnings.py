@@ -1,4 +1,4 @@
-"""Warnings about likely mistakes in tables. They quote only common missing-value codes and agreed levels."""
+"""Warnings about likely mistakes in tables. They quote agreed levels only, and no cell."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .summaries import Agreed
 # Common codes for missing values, as texts and as numbers.
 _WORDS = frozenset({"#N/A", "#NA", "#NV", ".", "?", "-", "--", "na", "n/a", "n.a.", "-9", "-99", "-999", "999", "9999"})
 _CODES = (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0)
-# Ratio of interquartile ranges of two sites above which their units may differ.
+# Ratio of interquartile ranges of two sites above which a description warns that their units may differ.
 _OTHER_UNIT = 8.0
-# Ratio of the sizes of numbers at two sites above which the smaller may have misread thousands separators.
+# Ratio of numbers at two sites above which a study warns of other units or misread thousands separators.
 _OTHER_SIZE = 100.0
 
 
@@ -50,14 +50,19 @@ def warn_of(
     found = [*_sites([table.name for table in tables]), *_spellings(agreed.levels)]
     for name, kind in kinds.items():
         if kind in ("factor", "group"):
-            found += _words(name, tables)
+            found += _words(name, tables, agreed.levels.get(name, ()))
         if kind == "factor" and described:
             found += apart(name, {table.name: set(table.present(name).tolist()) for table in tables})
         if kind == "yes-no":
             found += _zeros(name, tables)
         if kind == "number":
-            found += [*_codes(name, tables), *_grouped(name, sources, tables, described)]
-            found += _units(name, tables) if described else []
+            grouped = _grouped(name, sources, tables, described)
+            found += [*_codes(name, tables), *grouped]
+            if described:
+                found += _units(name, tables, _OTHER_UNIT)
+            elif not grouped:
+                # misread separators would explain other sizes
+                found += _units(name, tables, _OTHER_SIZE)
     for text in found:
         warnings.warn(text, stacklevel=stacklevel)
 
@@ -110,13 +115,14 @@ def _zeros(name: str, tables: Sequence[SiteTable]) -> list[str]:
     return []
 
 
-def _words(name: str, tables: Sequence[SiteTable]) -> list[str]:
-    """A warning about levels that often mean a missing value."""
+def _words(name: str, tables: Sequence[SiteTable], known: Collection[str]) -> list[str]:
+    """A warning about levels that often mean a missing value. It quotes the `known` ones."""
     words = sorted(_WORDS.intersection(*[set().union(*(table.present(name).tolist() for table in tables))]))
     if not words:
         return []
-    listed = ", ".join(map(repr, words))
-    return [f"column {name!r} has the level {listed}: if it means a missing value, name it in blanks"]
+    listed = ", ".join(repr(word) for word in words if word in known)
+    level = f"the level {listed}" if listed else "a level such as '?' or '999'"
+    return [f"column {name!r} has {level}: if it means a missing value, name it in blanks"]
 
 
 def apart(name: str, levels: Mapping[str, Collection[str]]) -> list[str]:
@@ -140,21 +146,17 @@ def _codes(name: str, tables: Sequence[SiteTable]) -> list[str]:
         if not rest.size:
             continue
         low, high = float(rest.min()), float(rest.max())
-        far = [
-            f"{code:g}"
-            for code in _CODES
-            if (code < low - (high - low) or code > high + (high - low)) and np.isin(code, cells)
-        ]
-        if far:
+        far = [code for code in _CODES if code < low - (high - low) or code > high + (high - low)]
+        if count := int(np.isin(cells, far).sum()):
             found.append(
-                f"{table.where}: column {name!r} has the number {', '.join(far)}, far from all others: if it means a "
-                "missing value, name it in blanks"
+                f"{table.where}: column {name!r} has a number such as -999 or 99, far from all others, in "
+                f"{table.policy.disclosed(count)} rows: if it means a missing value, name it in blanks"
             )
     return found
 
 
-def _units(name: str, tables: Sequence[SiteTable]) -> list[str]:
-    """A warning if the numbers of one site vary many times more than at another site."""
+def _units(name: str, tables: Sequence[SiteTable], ratio: float) -> list[str]:
+    """A warning if the numbers of one site vary at least `ratio` times as much as at another site."""
     wide = {
         table.name: float(np.subtract(*np.quantile(cells, [0.75, 0.25])))
         for table in tables
@@ -164,7 +166,7 @@ def _units(name: str, tables: Sequence[SiteTable]) -> list[str]:
     if not varied:
         return []
     most, least = max(varied, key=lambda site: varied[site]), min(varied, key=lambda site: varied[site])
-    if varied[most] < _OTHER_UNIT * varied[least]:
+    if varied[most] < ratio * varied[least]:
         return []
     return [
         f"column {name!r} varies {varied[most] / varied[least]:.0f} times as much at {most} as at {least}: do both "

@@ -81,6 +81,8 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler | None, **se
     posterior = [post.num_agents, post.variables, post.names, post.init, post.quadratic, named, str(constraints)]
     return {
         **versions(),
+        # before the precision, which depends on the method
+        "method": "totals" if sampler is None else _text(type(sampler).__name__, sampler),
         "precision": str(jax.dtypes.canonicalize_dtype(np.float64)),
         "network": _text(network.name, _graph(network)),
         "posterior": _text(
@@ -88,7 +90,6 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler | None, **se
             [*posterior, *jax.tree.leaves(functions), *jax.tree.leaves(post.coordinates)],
         ),
         "log prior": " ".join([named[1], *map(_rounded, prior_values(post))]),
-        "method": "totals" if sampler is None else _text(type(sampler).__name__, sampler),
         **{name: _setting(value) for name, value in settings.items()},
     }
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from ..base.progress import Progress
 from ..engines.silo.engine import Silo
 from ..network import Network
 from ..posterior import Posterior
@@ -90,7 +91,7 @@ def agents_of(
         raise ValueError(MASKED)
     post.require_unchanged()
     post = _matching(run, post, network)
-    with jax.enable_x64(True), builder.placed(post) as placed:
+    with Progress("querying the agents"), jax.enable_x64(True), builder.placed(post) as placed:
         agents = Agents(post, placed, network, masks)
         _require_density(run, agents)
         yield agents

@@ -205,7 +205,7 @@ def _posterior(page: Page) -> str:
     if not isinstance(found, str):
         head += _headings(kind, f"{kind} 5%", f"{kind} 95%", f"P({kind} > 1)")
         for name, (*values, above) in zip(found.index, found.to_numpy().tolist(), strict=True):
-            beside[name] = [number(f"{x:#.3g}") for x in values] + [number(f"{above:.3f}")]
+            beside[name] = [number(cell) for cell in _ratios(*values)] + [number(f"{above:.3f}")]
     empty = [number("")] * (0 if isinstance(found, str) else 4)
     rows = [(name, *_cells(line), *beside.get(str(name), empty)) for name, line in page.average.iterrows()]
     notes = ["Draws of the average over all agents, in the units of the columns passed to the model."]
@@ -237,6 +237,15 @@ def notes_of(run: Run) -> tuple[str, ...]:
         more = f"; and {len(named) - _MOST_PRIORS} more" if len(named) > _MOST_PRIORS else ""
         notes.append(f"Priors: {'; '.join(named[:_MOST_PRIORS])}{more}.")
     return (*notes, *(note for name, note in priors if not name))
+
+
+def _ratios(middle: float, low: float, high: float) -> list[str]:
+    """A ratio and its interval with three significant digits, and more if the interval is narrow."""
+    width = np.log10(high - low) if high > low else np.inf
+    return [
+        f"{x:#.{int(np.clip(np.floor(np.log10(x)) - np.floor(width) + 1, 3, 8)) if x > 0 else 3}g}"
+        for x in (middle, low, high)
+    ]
 
 
 def _headings(*names: str) -> list[Any]:

@@ -65,6 +65,8 @@ def report(
     figures.require()
     if not str(path):
         raise ValueError("the path of the report is empty: name a file, such as study.html")
+    if Path(path).is_dir():
+        raise ValueError(f"the path of the report, {path}, is a folder: name a file in it, such as study.html")
     if (post is None) != (network is None):
         raise ValueError("a report that queries agents needs the posterior and the network: pass both or neither")
     names = names_of_sites(run, sites)

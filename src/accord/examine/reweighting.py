@@ -155,7 +155,9 @@ def update(
     run, post, network, engine
         As in `accord.loo`. The run must have weighted points.
     rows
-        Additional rows by number or site name of the agent, as shards of a `Posterior`.
+        Additional rows by number or site name of the agent, as shards with the structure of `post.shards[0]`. For a
+        model of `glm`, pass `accord.models.glm([frame], formula, family).shards[0]`. The formula
+        must make the same columns of the new rows, with the same levels, as in the run's model.
 
     Returns
     -------
@@ -251,15 +253,20 @@ def _as_posteriors(agents: Agents, rows: dict[int, Any]) -> list[Posterior]:
             "sample the posterior of all data again"
         )
     made = []
+    remedy = ""
+    if agents.post.info.formula:
+        remedy = ". For a model of glm, pass accord.models.glm([frame], formula, family).shards[0]"
     for agent, own in rows.items():
         try:
+            if hasattr(own, "columns"):
+                raise TypeError(f"found a {type(own).__name__}")
             made.append(agents.post.with_shards([own]))
         except ValueError as error:
-            raise ValueError(str(error).replace("agent 0", f"agent {agent}")) from error
+            raise ValueError(str(error).replace("agent 0", f"agent {agent}") + remedy) from error
         except (KeyError, TypeError) as error:
             raise ValueError(
                 f"the new rows of agent {agent} differ in structure from the posterior's shards: "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {error}{remedy}"
             ) from error
     return made
 

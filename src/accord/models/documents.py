@@ -86,7 +86,7 @@ def _build_named(what: str, value: Any, choices: Mapping[str, Callable[..., Any]
     numbers = dict(value)
     name = numbers.pop("name")
     if name not in choices:
-        raise unknown_name_error(what, name, choices)
+        raise unknown_name_error(f"name of {what}", name, choices)
     require_known(f"number of {name}, {what},", numbers, inspect.signature(choices[name]).parameters)
     require_types(what, numbers, choices[name])
     return call(what, choices[name], **numbers)
@@ -168,7 +168,7 @@ def _read_matrix(section: dict[str, Any], folder: Path) -> data.Matrix:
     study, matrix = (inspect.signature(function).parameters for function in (data.study, data.Study.matrix))
     of_matrix = [name for name in matrix if name != "self"]
     if _at_sites(section):
-        # paths are those on the agents' machines
+        # the sites resolve the paths
         require_known("key of [data] at sites", section, [*study, *of_matrix])
         require_types("[data]", section, data.study)
         require_types("[data]", section, data.at_sites)

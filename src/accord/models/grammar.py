@@ -506,6 +506,11 @@ def evaluated(part: Any, frame: pd.DataFrame, environment: Any, site: str) -> np
 def require_columns(part: Any, columns: Sequence[str], choices: Sequence[str]) -> None:
     """Raise `ValueError` if a part names an unknown column; the message suggests the nearest of `choices`."""
     if _is_name(part) and part.name not in columns:
+        if part.name == "site":
+            raise ValueError(
+                "site in the formula is no column: write (1 | site) for effects of sites, or add a column with the "
+                "name of the site to each table"
+            )
         raise unknown_name_error("column in the formula", str(part.name), choices)
 
 

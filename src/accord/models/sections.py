@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import explained, is_deliberate, place_of, unknown_name_error
+from ..base.errors import explained, is_deliberate, is_of_accord, place_of, unknown_name_error
 
 
 def imported(kind: str, name: str, folder: Path) -> Any:
@@ -59,12 +59,12 @@ def built(what: str, function: Callable[..., Any], numbers: dict[str, Any]) -> A
 def call_users(what: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Call a function or class that may be user code; any exception becomes one error that names the line.
 
-    The message omits the texts of Python and other libraries, which may quote rows.
+    The message omits texts of errors that accord does not raise, because they may quote rows.
     """
     try:
         return call(what, function, *arguments, **options)
     except (Exception, SystemExit) as error:
-        if isinstance(error, (ValueError, TypeError, OSError, ArithmeticError, ImportError)) and is_deliberate(error):
+        if isinstance(error, (ValueError, TypeError, OSError, ArithmeticError, ImportError)) and is_of_accord(error):
             raise
         raise ValueError(f"{what} failed: {explained(error)}") from None
 

@@ -55,8 +55,9 @@ def needed(formula: str, *columns: str | None) -> dict[str, Any]:
     named = [name for name in columns if name is not None]
     # numbers of trials, weights and exposures may be constant
     left = formula.partition("~")[0]
-    several = [name.strip() for name in left.partition("(")[2].rstrip(" )").split(",")] if "(" in left else []
-    return {"formula": [formula, *named], "constant": [*named, *several]}
+    several = [name.strip(" `") for name in left.partition("(")[2].rstrip(" )").split(",")] if "(" in left else []
+    names = FormulaNames.of(formula).names
+    return {"formula": [formula, *named], "constant": [*named, *(name for name in several if name in names)]}
 
 
 def as_table(table: Any, formula: str, *columns: str | None) -> Study:

@@ -206,9 +206,10 @@ class Network:
         wanted = [parameter for parameter in parameters if parameter != "n"]
         for option in options:
             if option not in wanted:
-                raise ValueError(f"network {name!r} has no option {option!r}; it takes {wanted}")
+                known = f"its options are {', '.join(wanted)}" if wanted else "it has no options"
+                raise ValueError(f"network {name!r} has no option {option!r}: {known}")
         if missing := [option for option in wanted if option not in options]:
-            raise ValueError(f"network {name!r} needs the options {missing}")
+            raise ValueError(f"network {name!r} needs the options {', '.join(missing)}")
         network = builder(num_agents, **options) if "n" in parameters else builder(**options)
         if network.num_agents != num_agents:
             raise ValueError(f"{network.name} has {network.num_agents} agents, but {num_agents} are required")

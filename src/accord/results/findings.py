@@ -13,6 +13,8 @@ Examination = Callable[[np.ndarray], "Findings"]
 class Expected(NamedTuple):
     """Bias that a method's exact law predicts on the Gaussian nearest to the posterior, by user parameter.
 
+    A one-shot method has no law. Its bias is estimated from gradients of F at its draws, in their standard deviations.
+
     Parameters
     ----------
     mean, sd
@@ -85,7 +87,7 @@ class Findings(NamedTuple):
     expected
         Predicted bias of the method, or None if unknown.
     reason
-        Why `expected` is None; else empty.
+        Why no law predicts the bias; else empty.
     target_temperature
         Temperature of the method. At 0 the method only optimises.
     temperature, temperature_error
@@ -106,6 +108,11 @@ class Findings(NamedTuple):
     agreeing: bool = True
     left_out: str = ""
     balance: Balance | None = None
+
+    @property
+    def estimated(self) -> bool:
+        """Whether `expected` was estimated from the draws, and not predicted by a law."""
+        return self.expected is not None and bool(self.reason)
 
     @property
     def measured(self) -> bool:

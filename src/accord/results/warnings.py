@@ -81,7 +81,9 @@ def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
     names, series = _Names(drawn.names, sites), _series(drawn)
     found = drawn.findings
     first = [_bias(drawn, names), uncertified(drawn.certificate)]
-    mixing, short = _mixing(*series, names)
+    # sum-based and one-shot methods have no rounds
+    has_rounds = drawn.certificate is None and not found.estimated
+    mixing, short = _mixing(*series, names, has_rounds)
     last = [
         # repeated points look like tails; the certificate checks the tails of weighted points
         "" if drawn.weighted else _tails(*series, names),
@@ -115,7 +117,7 @@ class _Names(NamedTuple):
 
 
 def _bias(drawn: Drawn, names: _Names) -> str:
-    """Warning about the largest error that the law predicts for the average and the kept agents."""
+    """Warning about the largest error that is expected in the average and the kept agents."""
     expected = drawn.findings.expected
     if expected is None:
         return ""
@@ -125,6 +127,17 @@ def _bias(drawn: Drawn, names: _Names) -> str:
     if errors.max() <= TOLERANCE:
         return ""
     what, row, d = np.unravel_index(int(errors.argmax()), errors.shape)
+    if drawn.findings.estimated:
+        number = (
+            f"the mean of {names.parameters[d]} is off by about {mean[row, d]:+.2g} sds of the draws"
+            if what == 0
+            else f"the sd of {names.parameters[d]} is about {1.0 + sd[row, d]:.3g} times the posterior's"
+        )
+        return (
+            f"the combined draws do not fit the slope of the posterior (Stein's identity): {number}, and "
+            f"{TOLERANCE:g} is allowed. Combined shards give the posterior only under the conditions of the method, "
+            "such as many rows per shard. Use Importance() or ChEES(), which need no such conditions"
+        )
     place = names.where(int(d), None if row == 0 else int(drawn.agents[row - 1]))
     number = (
         f"the mean of {place} is off by {mean[row, d]:+.2g} posterior sds"
@@ -148,7 +161,7 @@ def uncertified(certificate: Certificate | None) -> str:
     return f"the draws are not certified: {certificate.why}"
 
 
-def _mixing(series: np.ndarray, owners: Owners, names: _Names) -> tuple[str, bool]:
+def _mixing(series: np.ndarray, owners: Owners, names: _Names, has_rounds: bool = True) -> tuple[str, bool]:
     """Warning about ESS and R-hat of the average and the kept agents, and whether the run is too short."""
     if series.shape[1] < 4:
         return f"{series.shape[1]} draws per chain are too few to estimate ESS and R-hat: take more draws", False
@@ -169,10 +182,11 @@ def _mixing(series: np.ndarray, owners: Owners, names: _Names) -> tuple[str, boo
         parts.append(f"ESS is {ess[fewest]:.0f} for {names.where(d, agent)}, below {_FEWEST}")
     if rhat[most] > _RHAT:
         agent, d = owners[most]
-        parts.append(f"R-hat is {rhat[most]:.3f} for {names.where(d, agent)}, above {_RHAT}")
+        # rounded up, as a value that rounds to the limit is above it
+        parts.append(f"R-hat is {np.ceil(1000 * rhat[most]) / 1000:.3f} for {names.where(d, agent)}, above {_RHAT}")
     if not parts:
         return "", False
-    advice = "take more draws, more rounds between draws (thin) or a longer burn_in"
+    advice = "take more draws" + (", more rounds between draws (thin) or a longer burn_in" if has_rounds else "")
     return f"{', and '.join(parts)}: {advice}", True
 
 
@@ -180,6 +194,8 @@ def _of_longer_runs(found: Findings, faulty: bool) -> str:
     """A further sentence about problems that more draws do not fix, or that few draws do not reveal."""
     if faulty:
         return ". Fix the other warnings first: more draws do not fix them"
+    if found.estimated:
+        return ". These draws do not reveal a bias below their Monte Carlo error"
     if found.balance is None:
         return ". Bias, which more draws do not fix, was not tested"
     unseen = _unseen(found.balance)

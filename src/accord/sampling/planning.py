@@ -28,7 +28,7 @@ from ..tuning.plan import COSTS, Plan, Trial, label
 from ..tuning.search import try_out, tunable_methods
 from ..tuning.warmup import Warmup, warm_up
 from .rounds import Rounds
-from .sample import sample
+from .sample import require_problem, sample
 
 # Most round-based methods that are timed, as each has to be compiled.
 _MOST_TIMED = 3
@@ -99,6 +99,7 @@ def plan(
     >>> [trial.label for trial in found.ranked]
     ['Importance', 'DADMMS, common noise']
     """
+    require_problem(post, network)
     positive("tolerance", tolerance)
     if cost not in COSTS:
         raise unknown_name_error("cost", cost, COSTS)

@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -103,7 +104,10 @@ def sample(
     RuntimeError
         This process was forked from one that had used JAX.
     """
+    require_problem(post, network)
     draws, chains = whole_number("draws", draws, 1), whole_number("chains", chains, 1)
+    if checkpoint == "":
+        raise ValueError("checkpoint is empty: name a folder, or omit it")
     seed_words(seed)
     kept = _kept_agents(keep, network.num_agents)
     post.require_unchanged()
@@ -120,6 +124,15 @@ def sample(
     except AgentLostError as lost:
         options = {"draws": draws, "chains": chains, "seed": seed, "progress": progress}
         return go_on_without(lost, sample, job, chosen, builder, checkpoint=folder, keep=keep, **options)
+
+
+def require_problem(post: Any, network: Any) -> None:
+    """Raise `TypeError` unless the arguments are a posterior and a network."""
+    if not isinstance(post, Posterior) or not isinstance(network, Network):
+        raise TypeError(
+            "the first argument must be an accord.Posterior and the second an accord.Network, found "
+            f"{type(post).__name__} and {type(network).__name__}"
+        )
 
 
 def _method(method: Sampler | BySums | Rounds | None, network: Network) -> BySums | Rounds:

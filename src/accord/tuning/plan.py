@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
 from ..base.page import number, paragraph, table
-from ..base.terminal import folded
+from ..base.terminal import folded, table_width
 from ..base.text import human_bytes, human_seconds
 from ..results.traffic import Cost
 from ..samplers.by_sums.method import BySums, SumsForecast
@@ -156,15 +157,15 @@ class Plan:
         first = self.ranked[0]
         if not self.meets(first):
             none = (
-                f"no method keeps every agent within {self.tolerance:g} posterior standard deviations at any setting "
-                "that was tried: "
+                f"no method is forecast to keep every agent within {self.tolerance:g} posterior standard deviations at "
+                "any setting that was tried: "
             )
             if first.forecast is not None and np.isinf(first.forecast.bias):
                 raise ArithmeticError(
                     f"{none}all are unstable, at least at one of the posterior's stiffest draws. Add other methods to "
                     "the plan, such as GTBAOAB"
                 )
-            best = "none has a forecast" if first.forecast is None else f"the best is {self._off(first.forecast)}"
+            best = "none has a forecast" if first.forecast is None else f"the best has {self._off(first.forecast)}"
             raise ArithmeticError(f"{none}{best}. Add edges to the network or raise the tolerance")
         return first
 
@@ -174,7 +175,9 @@ class Plan:
         return SHARE * self.tolerance
 
     def _off(self, found: Forecast | SumsForecast) -> str:
-        return f"off by {found.bias:.2g} on the Gaussian approximation, where {self.allowed:.2g} is allowed"
+        return (
+            f"bias {found.bias:.2g} on the Gaussian approximation, where it may be {self.allowed:.2g}, a tenth of that"
+        )
 
     def meets(self, trial: Trial) -> bool:
         """Whether a trial is expected to meet the tolerance: its bias is at most `allowed`."""
@@ -193,8 +196,8 @@ class Plan:
             )
         if not self.meets(trial):
             return (
-                f"no setting of {trial.label} that was tried keeps every agent within {self.tolerance:g} posterior "
-                f"standard deviations: the best is {self._off(found)}"
+                f"no setting of {trial.label} that was tried is forecast to keep every agent within {self.tolerance:g} "
+                f"posterior standard deviations: the best has {self._off(found)}"
                 + (f". {trial.left_out}" if trial.left_out else "")
             )
         methods = {other.label for other in self.trials}
@@ -256,8 +259,7 @@ class Plan:
         return pd.DataFrame(rows, columns=[*columns, "limit", "basis", "trouble", "left_out"])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The best setting of each method: several lines each in a terminal or notebook, one line each elsewhere."""
-        joint = "\n" if console.is_terminal or console.is_jupyter else "; "
+        """The best setting of each method, with its notes below its name."""
         shown = Table(box=None, padding=(0, 1, 0, 0))
         shown.add_column("method")
         for heading in ("bias", "average", "rounds", "sums", "exch.", "sent", "rows", "values", "s"):
@@ -265,13 +267,14 @@ class Plan:
         for trial in self.ranked:
             meets = self.meets(trial)
             method = [Text(trial.label, "cyan" if meets else ""), *map(Text, self._notes(trial))]
-            shown.add_row(Text(joint).join(method), *_cells(trial), style=None if meets else "dim")
+            shown.add_row(Text("\n").join(method), *_cells(trial), style=None if meets else "dim")
         yield Text(
             f"The best setting of each method. Goal: every agent's means and sds within {self.tolerance:g} posterior "
             "sds. Methods with certified draws come first, then the cheapest.",
             "italic",
         )
-        yield folded(shown, options.max_width)
+        width = table_width(options.max_width)
+        yield Constrain(folded(shown, width), width)
         for line in (
             f"bias: the largest error of an agent on the Gaussian approximation. {self.allowed:.2g} is allowed there, "
             f"a tenth of the {self.tolerance:g}. The rest is a margin for the non-Gaussian part of the posterior.",

@@ -110,6 +110,9 @@ def try_out(
     whitened = not is_complete(sampler)
     post = model.of(whitened)
     none = Trial(label(sampler), sampler, whitened, None, "", np.nan)
+    if getattr(sampler, "temperature", None) == 0.0:
+        yield none._replace(trouble="no forecast: without noise (temperature 0) the method is an optimiser")
+        return
     if post is None:
         yield none._replace(trouble="no forecast in the user's coordinates: too many parameters to sum Hessians")
         return

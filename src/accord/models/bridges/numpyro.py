@@ -51,7 +51,9 @@ def from_numpyro(
         The plate of the rows. Without this plate, rows are the first axis of the observed sites.
     local
         The plate of the latents that stay at their site. Its members are the groups of a site, or one for the whole
-        site. Each row must depend on exactly one member, which accord detects.
+        site. Each row must depend on exactly one member, which accord detects. None: latents of all other plates are
+        parameters that all sites share. A plate of the same size at every site, such as one for the whole site, is
+        shared without a message.
     init
         Initial values by the name of a latent, on the scale of the model. The default is 0 in unconstrained space.
     example

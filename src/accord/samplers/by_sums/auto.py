@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 
+from ...base.progress import current
 from ...posterior.newton import NotIdentifiedError
 from ...results.certificate import INTERRUPTED
 from ..session import Job, Session
@@ -27,8 +28,8 @@ class Auto(BySums):
         return Importance(), ChEES()
 
     def title(self, job: Job) -> str:
-        """Both method names."""
-        return " or ".join(type(method).__name__ for method in self._methods)
+        """The name of the first method."""
+        return type(self._methods[0]).__name__
 
     def doubles(self, dim: int) -> int:
         """The smaller number of the two methods."""
@@ -53,6 +54,8 @@ class Auto(BySums):
         *_, last = self._methods
         for place, method in enumerate(self._methods, 1):
             name = type(method).__name__
+            if (line := current()) is not None:
+                line.title = name
             try:
                 found = method.certified(session, start)
             except KeyboardInterrupt:

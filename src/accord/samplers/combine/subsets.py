@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,8 +20,10 @@ from ...base.memory import require_matrices, require_memory
 from ...posterior import Posterior
 from ...posterior.potential import Potential, Shard
 from ...posterior.reference import nuts_chain, require_blackjax
+from ...results.findings import Expected, Findings
 from ...results.run import Run, Traffic
 from ...results.unconstrained import in_both_scales
+from ..by_sums.evaluations import NOWHERE, slope_of
 
 # Rise of a proper potential on both sides of its mode along every axis of its curvature, in nats.
 _RISE = 1.0
@@ -28,6 +31,12 @@ _RISE = 1.0
 _REACH = 1e6
 # Share of divergent transitions above which a warning is raised.
 _DIVERGENT_SHARE = 0.01
+# Most numbers of data (rows times parameters) read to examine combined draws.
+_READ = 5e8
+# Fewest combined draws that are examined.
+_FEWEST_DRAWS = 200
+# Probability of a false alarm about combined draws, over all means and standard deviations together.
+_FALSE_ALARM = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +204,40 @@ def as_run(
             "gradients_largest": float(gradients.max()),
             **combined.facts,
         },
+        examine=partial(examined, post),
     )
+
+
+def examined(post: Posterior, average: np.ndarray) -> Findings:
+    """Errors of combined draws (chain, draw, dim) of means and standard deviations, from the gradient g of F there.
+
+    Let C be the covariance of the draws, x a parameter with mean m and variance v, and s its component of C g. The mean
+    of s is the error of m, and the mean of (x - m) s / v is the ratio of v to the posterior's variance. Both are exact
+    if F is quadratic. Errors within the Monte Carlo error count as 0.
+    """
+    from arviz_stats.base.array import array_stats
+
+    reason = "a one-shot method has no law"
+    chains, draws, dim = average.shape
+    most = max(_FEWEST_DRAWS, int(_READ / (float(post.sizes.sum()) * dim)))
+    x = average[:, np.unique(np.linspace(0, draws - 1, max(1, most // chains)).astype(int))].astype(np.float64)
+    if x.shape[1] < 4 or not np.ptp(x, axis=1).all():
+        return Findings(reason=reason)
+    with jax.enable_x64(True):
+        found = np.asarray(post.in_parameters().totals_here()(slope_of, points=x.reshape(-1, dim)), np.float64)
+    if found[:, 0].max() >= NOWHERE:
+        return Findings(reason=reason)
+    cov = np.atleast_2d(np.cov(x.reshape(-1, dim).T))
+    sd = np.sqrt(np.diag(cov))
+    slope = (found[:, 1:] @ cov / sd).reshape(x.shape)
+    numbers = np.concatenate([slope, (x - x.mean(axis=(0, 1))) / sd * slope - 1.0], axis=2)
+    off = numbers.mean(axis=(0, 1))
+    effective = array_stats.ess(numbers, chain_axis=0, draw_axis=1, method="mean")
+    allowed = scipy.stats.norm.isf(_FALSE_ALARM / (4 * dim)) * numbers.std(axis=(0, 1)) / np.sqrt(effective)
+    mean, variance = np.split(np.where(np.abs(off) > allowed, off, 0.0), 2)
+    ratio = np.sqrt(np.maximum(1.0 + variance, 0.0))
+    every = (post.num_agents, 1)
+    return Findings(Expected(np.tile(mean, every), np.tile(ratio, every), mean, ratio), reason)
 
 
 def sample_subsets(
