@@ -1,6 +1,6 @@
 """accord: sampling of one posterior from data that stays with its owners."""
 
-from . import data, engines, metrics, models, network, posterior, samplers, tuning
+from . import data, engines, federation, metrics, models, network, posterior, samplers, tuning
 from .base.errors import DivergenceError
 from .base.gaussian import Gaussian
 from .base.text import __version__
@@ -14,7 +14,6 @@ from .examine.report import report
 from .examine.reweighting import leave_each_out, leave_out, update
 from .examine.rows import log_likelihood
 from .examine.sites import plot_sites
-from .flower import Flower
 from .models.bridges import from_numpyro, from_pymc
 from .network import Network
 from .posterior import Local, Posterior
@@ -29,7 +28,6 @@ from .tuning.plan import Plan
 __all__ = [
     "Comparison",
     "DivergenceError",
-    "Flower",
     "Gaussian",
     "Law",
     "Local",
@@ -45,6 +43,7 @@ __all__ = [
     "compare",
     "data",
     "engines",
+    "federation",
     "from_numpyro",
     "from_pymc",
     "latents",

@@ -1,4 +1,4 @@
-"""The command line: `accord run`, `describe`, `plan`, `demo` and `flower`."""
+"""The command line: `accord run`, `describe`, `plan`, `demo` and `study`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..examine.report import report as write_report
 from ..results.run import Run
 from ..samplers.validation import is_complete
 from .errors import users_errors
-from .federation import commands
+from .study import commands
 from .output import REPORT, WORST, Place
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _version(show: bool) -> None:
         raise typer.Exit
 
 
-app.add_typer(commands, name="flower")
+app.add_typer(commands, name="study")
 
 
 @app.callback()

@@ -1,4 +1,4 @@
-"""The ServerApp of a study: it runs the sampler, and sees sums over the sites."""
+"""The ServerApp of a study: it carries the entries of the sites, and has no part in what they compute."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
-from ..network import Network
-from ..sampling.sample import sample
+from ..document import StudyDocument
+from .board import lead
 from .channel import Broken, NodeChannel
-from .engine import Channel, Flower, keep_draws
 from .errors import ended_in_words
-from .study import StudyDocument
 
 # Errors of messages that were not delivered, which are sent again.
 _LOST = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
@@ -62,7 +60,7 @@ def _content(reply: Message) -> bytes | Broken | None:
 
 
 def app_of(study: StudyDocument) -> ServerApp:
-    """The ServerApp of a study. It stores the run in the folder `output` of the run config."""
+    """The ServerApp of a study. It stores entries and run in the folder `output` of the run config."""
     app = ServerApp()
 
     @app.main()
@@ -70,23 +68,9 @@ def app_of(study: StudyDocument) -> ServerApp:
         folder = Path(str(context.run_config["output"]))
         with ended_in_words(_log):
             folder.mkdir(parents=True, exist_ok=True)
-            lead(study, NodeChannel(GridPost(grid), _log), folder)
+            lead(study, NodeChannel(GridPost(grid), _log), folder, _log)
 
     return app
-
-
-def lead(study: StudyDocument, channel: Channel, folder: Path) -> None:
-    """Sample the posterior of a study into a folder. An interrupted run resumes from there."""
-    engine = Flower(study, channel)
-    options = {key: value for key, value in study.run.items() if key in ("draws", "chains", "seed")}
-    network = Network.star(len(study.sites))
-    _log(f"study {study.hash}; run {engine.session}; sites {', '.join(study.sites)}")
-    post = engine.model()
-    run = sample(post, network, engine=engine, checkpoint=folder / "sums", progress=False, **options)
-    run.save(folder / "run.nc")
-    keep_draws(engine, run.draws[:, :, 0], study.run.get("seed", 0))
-    _log(f"{run.traffic.sums} sums, {run.seconds:.0f} s; {folder / 'run.nc'}")
-    print(run.summary().to_string(), flush=True)
 
 
 def _log(text: str) -> None:

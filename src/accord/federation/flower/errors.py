@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..base.errors import is_deliberate
+from ...base.errors import is_deliberate
 
 
 class StudyEndedError(RuntimeError):

@@ -12,9 +12,8 @@ from ..base.checks import whole_number
 from ..base.errors import DataError, nearest, unknown_name_error
 from ..data.files import read_sheet
 from ..data.policy import Policy
-from ..posterior.masks import FEWEST
 from .keys import bytes_of, is_digest
-from .study import StudyDocument
+from .document import StudyDocument
 
 _KEY_BYTES = 32
 _FLOORS = tuple(f.name for f in fields(Policy))
@@ -41,14 +40,14 @@ class SitePolicy:
     columns
         The columns that studies may read, all if None.
     points
-        Largest number of positions at which a study may request sums, over all its runs.
+        Largest number of positions at which a study may evaluate the rows.
     own_numbers
-        Whether the server may see the site's own numbers: its part of every sum in a study without masks, and its own
-        answers after such a study. Both reveal its rows. A study with masks never has them.
+        Whether the other site of a study of two sites may see this site's part of every sum, which reveals its rows.
+        Studies of more sites have masks.
     identity
-        File with the private key of the site, needed for masks, see `accord flower key`.
+        File with the private key of the site, which signs its entries, see `accord study key`.
     peers
-        Public keys of all sites by name, including its own, needed for masks.
+        Public keys of all sites by name, including its own.
     modules
         For NumPyro models, hashes of the approved module files by module name. Their code runs at the site.
     floors
@@ -115,7 +114,7 @@ class SitePolicy:
         for name, one in found.get("peers", {}).items():
             if not _is_public_key(one):
                 raise ValueError(
-                    f"{name} in [peers]: a public key is what `accord flower key` prints, found {one!r}. Other keys of "
+                    f"{name} in [peers]: a public key is what `accord study key` prints, found {one!r}. Other keys of "
                     "the policy stand above [peers]"
                 )
         if not found["site"].strip():
@@ -169,17 +168,16 @@ class SitePolicy:
             yield f"{self.site}: refused, its policy does not allow the columns {', '.join(beyond)}"
         if not study.masks and not self.own_numbers:
             yield (
-                f"{self.site}: refused, the study has no masks, so that its server sees this site's own numbers, "
+                f"{self.site}: refused, the study has no masks, so that the other site sees this site's own numbers, "
                 "and the policy does not allow that by `own_numbers`"
             )
-        if study.masks:
-            if len(study.sites) < FEWEST:
-                yield f"{self.site}: refused, masks hide nothing of fewer than {FEWEST} sites"
-            known = [self.peers[name] for name in study.sites if name in self.peers]
-            if len(set(known)) < len(known):
-                yield f"{self.site}: refused, its policy has one public key for two sites in `peers`"
-            if missing := [name for name in study.sites if name not in self.peers]:
-                yield f"{self.site}: refused, its policy has no public key of {', '.join(missing)} in `peers`"
+        if self.identity is None:
+            yield f"{self.site}: refused, its policy names no `identity` to sign its entries with"
+        known = [self.peers[name] for name in study.sites if name in self.peers]
+        if len(set(known)) < len(known):
+            yield f"{self.site}: refused, its policy has one public key for two sites in `peers`"
+        if missing := [name for name in study.sites if name not in self.peers]:
+            yield f"{self.site}: refused, its policy has no public key of {', '.join(missing)} in `peers`"
 
 
 def _is_public_key(text: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The ClientApp of every study: it passes requests to the site whose policy `--node-config` names."""
+"""The ClientApp of every study: it passes entries to the site whose policy `--node-config` names."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import jax
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from .policy import SitePolicy
-from .site import Site
-from .wire import packet
+from ..policy import SitePolicy
+from .board import answered, failed
 
 app = ClientApp()
 
 
 @app.query()
 def answer(message: Message, context: Context) -> Message:
-    """The site's answer to a request."""
+    """The site's next entries."""
     found = _answer(context, bytes(message.content["packet"]["bytes"]))
     return Message(RecordDict({"packet": ConfigRecord({"bytes": found})}), reply_to=message)
 
@@ -26,8 +25,8 @@ def _answer(context: Context, request: bytes) -> bytes:
     except (KeyError, ValueError) as error:
         # the reason stays in the site's own log
         print(f"accord: no policy: {error!r}. Start the SuperNode with --node-config='policy=\"/path/to/site.toml\"'")
-        return packet({"error": "a site's policy cannot be read, see its log", "refused": False}).to_bytes()
+        return failed("a site's policy cannot be read, see its log")
     # every message has its own process: the cache avoids repeated compilation
     jax.config.update("jax_compilation_cache_dir", str(policy.folder / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    return Site(policy, log=lambda text: print(f"accord: {text}", flush=True)).answer(request)
+    return answered(policy, request, log=lambda text: print(f"accord: {text}", flush=True))

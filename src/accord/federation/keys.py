@@ -1,4 +1,4 @@
-"""Keys of a site: its identity key, and the masks of one run, both on its own disk."""
+"""Keys of a site: its identity key, and the masks of one study, both on its own disk."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def signature(identity: Path, message: bytes) -> bytes:
     try:
         private = Ed25519PrivateKey.from_private_bytes(bytes_of(identity.read_text().strip()))
     except (ValueError, OSError) as error:
-        raise ValueError(f"{identity} holds no private key, see `accord flower key`: {error}") from error
+        raise ValueError(f"{identity} holds no private key, see `accord study key`: {error}") from error
     return private.sign(message)
 
 
@@ -69,71 +69,62 @@ def is_signed(public: str, message: bytes, signed: bytes) -> bool:
     return True
 
 
-def statement(session: str, study: str, site: str, public: bytes) -> bytes:
-    """The message that a site signs: its public key for one run of one study."""
-    return b"\0".join([b"accord flower key 1", session.encode(), study.encode(), site.encode(), public])
-
-
-@dataclass
-class KeptMasks:
-    """The masks of a site in one run. Keys and count are stored on disk.
-
-    Masks depend on the bytes of a request: they cancel only if all sites got the same request. A repeated request has
-    the same masks, and no other words are ever masked by them.
+@dataclass(frozen=True)
+class SiteMasks:
+    """The masks of a site in one study. The keys are stored on the site's disk.
 
     Parameters
     ----------
     folder
-        Folder for keys and count, which only the site reads.
+        Folder for the keys, which only the site reads.
     """
 
     folder: Path
 
     def begin(self) -> bytes:
-        """Create a key pair in place of the previous one. Returns the public key."""
+        """Create a key pair, or read the one of this study. Returns the public key."""
         from cryptography.hazmat.primitives import serialization
 
-        private, public = new_private_key()
-        raw = private.private_bytes(
-            serialization.Encoding.Raw, serialization.PrivateFormat.Raw, serialization.NoEncryption()
-        )
-        self._write({"private": text_of(raw), "public": text_of(public)})
-        return public
+        state = self._read()
+        if not state:
+            private, public = new_private_key()
+            raw = private.private_bytes(
+                serialization.Encoding.Raw, serialization.PrivateFormat.Raw, serialization.NoEncryption()
+            )
+            state = {"private": text_of(raw), "public": text_of(public)}
+            self._write(state)
+        return bytes_of(state["public"])
 
-    def agree(self, agent: int, publics: Sequence[bytes], run: bytes) -> None:
-        """Derive the keys of all pairs, and delete the private key."""
+    def agree(self, agent: int, publics: Sequence[bytes], study: str) -> None:
+        """Derive the keys of all pairs once, and delete the private key."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
         state = self._read()
+        if "keys" in state:
+            return
         if len(set(publics)) != len(publics):
             raise ValueError("the public keys of the sites are not all different")
-        if "private" not in state or bytes_of(state["public"]) != publics[agent]:
-            raise ValueError("the public key that the server sent for this site is not its own")
         private = X25519PrivateKey.from_private_bytes(bytes_of(state["private"]))
-        keys = pair_keys(private, agent, publics, run)
-        self._write({"agent": agent, "keys": {other: text_of(key) for other, key in keys.items()}, "last": 0})
+        keys = pair_keys(private, agent, publics, study.encode())
+        keys_written = {other: text_of(key) for other, key in keys.items()}
+        self._write({"public": state["public"], "agent": agent, "keys": keys_written})
 
-    def masked(self, count: int, words: Words, request: bytes) -> Words:
-        """The masked words of a sum. The bytes of `request` are the same at all sites.
+    def masked(self, step: int, context: str, words: Words) -> Words:
+        """The masked words of a step.
 
-        Raises
-        ------
-        ValueError
-            The masks of this sum may have been used before, or no keys were exchanged.
+        Parameters
+        ----------
+        step
+            Number of the step. A site masks one entry of a step only.
+        context
+            Digest of all earlier entries and of the plan. Masks of sites with another one do not cancel.
+        words
+            The site's words.
         """
         state = self._read()
-        if "keys" not in state:
-            raise ValueError("no keys have been exchanged")
-        request_hash = hashlib.sha256(request).digest()
-        is_again = count == state["last"] and state.get("asked") == text_of(request_hash)
-        if not (is_again or state["last"] < count):
-            raise ValueError(f"the masks of sum {count} may have been used: the last one was {state['last']}")
-        self._write({**state, "last": count, "asked": text_of(request_hash)})
-        keys = {
-            int(other): hmac.digest(bytes_of(key), b"accord request 1" + request_hash, "sha256")
-            for other, key in state["keys"].items()
-        }
-        return under_masks(words, state["agent"], keys, count)
+        use = b"accord step 1" + context.encode()
+        keys = {int(other): hmac.digest(bytes_of(key), use, "sha256") for other, key in state["keys"].items()}
+        return under_masks(words, state["agent"], keys, step + 1)
 
     def _read(self) -> dict[str, Any]:
         try:

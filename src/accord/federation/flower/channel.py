@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from ..base.errors import DataError
-from ..base.text import human_seconds
-from . import wire
+from ...base.errors import DataError
+from ...base.text import human_seconds
 
 # Seconds between two reports about missing sites in the first minute.
 _REPORT = 10.0
@@ -24,16 +24,6 @@ _POLL = 1.0
 _TIMEOUT = 120.0
 # Seconds to wait for other answers after the first error.
 _GRACE = 30.0
-# Descriptions of requests in reports.
-_WORDS = {
-    "hello": "who is there",
-    "key": "public keys for masks",
-    "keys": "all keys to all",
-    "meet": "agreeing on the model",
-    "rows": "numbers of rows",
-    "own": "own numbers of a site",
-    "draws": "draws for the sites to keep",
-}
 
 
 @dataclass(frozen=True)
@@ -67,7 +57,7 @@ class NodeChannel:
     post
         Transport of messages to nodes.
     log
-        Prints a line for each request and about missing sites.
+        Prints a line about missing sites.
     pause
         Seconds between two polls.
     """
@@ -76,7 +66,6 @@ class NodeChannel:
         self.post, self.log, self.pause = post, log, pause
         # the site of each node that has answered
         self._names: dict[int, str] = {}
-        self._questions, self._sums = 0, 0
 
     def __call__(self, requests: dict[str, bytes]) -> dict[str, bytes]:
         """The answer of each site to its request, by name. Blocks until all sites have answered.
@@ -88,26 +77,15 @@ class NodeChannel:
         DataError
             Two nodes name the same site, a node names none, or Flower reports an error.
         """
-        account = _Account(self._words_of(next(iter(requests.values()))), requests, self.log)
+        account = _Account(requests, self.log)
         question = _Question(self, requests)
         while True:
             question.send()
             question.receive()
             if question.is_over:
-                account.over(len(question.answers))
                 return question.all_answers()
             account.waiting([site for site in requests if site not in question.answers])
             time.sleep(self.pause)
-
-    def _words_of(self, request: bytes) -> str:
-        """The description of a request, with its number."""
-        head = wire.read(request).head
-        self._questions += 1
-        kind = str(head.get("kind"))
-        if kind == "sum":
-            self._sums += 1
-        what = f"sum {self._sums}, {head.get('name')}" if kind == "sum" else _WORDS.get(kind, kind)
-        return f"question {self._questions} ({what})"
 
     def forget(self, here: Collection[int]) -> None:
         """Forget nodes that are not connected."""
@@ -182,7 +160,7 @@ class _Question:
         """All answers. Raises `DataError` if a node is broken."""
         if not self._broken:
             return self.answers
-        heads = [wire.read(answer).head for answer in self.answers.values()]
+        heads = [_read(answer) for answer in self.answers.values()]
         errors = [str(head["error"]) for head in heads if "error" in head]
         broken = [f"{self._called(node)} answers with an error: {reason}" for node, reason in self._broken.items()]
         raise DataError("\n  ".join([*broken, *errors]))
@@ -198,7 +176,7 @@ class _Question:
 
     def _take(self, node: int, answer: bytes) -> None:
         """Process an answer, whose first one names the site of a node."""
-        head, now = wire.read(answer).head, time.monotonic()
+        head, now = _read(answer), time.monotonic()
         name = self.channel.name_of(node)
         if name is None:
             if "site" not in head:
@@ -218,10 +196,10 @@ class _Question:
 
 
 class _Account:
-    """The reports about one request."""
+    """The reports about missing answers."""
 
-    def __init__(self, words: str, sites: Iterable[str], log: Callable[[str], None]) -> None:
-        self.words, self.sites, self.log = words, list(sites), log
+    def __init__(self, sites: Iterable[str], log: Callable[[str], None]) -> None:
+        self.sites, self.log = list(sites), log
         self._began = self._reported = time.monotonic()
 
     def waiting(self, missing: list[str]) -> None:
@@ -233,13 +211,20 @@ class _Account:
         self._reported = now
         if gone < _FIRST:
             received = f"{len(self.sites) - len(missing)} of {len(self.sites)} have answered"
-            self.log(f"{self.words}: {received}, waiting for {', '.join(missing)}, {gone:.0f} s")
+            self.log(f"{received}, waiting for {', '.join(missing)}, {gone:.0f} s")
         else:
             self.log(
                 f"waiting for {', '.join(missing)} for {human_seconds(gone)}: no SuperNode of theirs is connected, or "
                 "it does not answer. Are they running? (flwr supernode list)"
             )
 
-    def over(self, count: int) -> None:
-        """Report that the request is complete."""
-        self.log(f"{self.words}: {count} of {len(self.sites)} have answered, {time.monotonic() - self._began:.0f} s")
+
+def _read(answer: bytes) -> dict[str, Any]:
+    """The JSON of an answer. Raises `DataError` for other bytes."""
+    try:
+        found = json.loads(answer)
+        if isinstance(found, dict):
+            return found
+    except (ValueError, RecursionError):
+        pass
+    raise DataError(f"an answer of {len(answer)} bytes is no answer of a site: is the same accord installed there?")

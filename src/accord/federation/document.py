@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tomllib
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -17,7 +18,6 @@ from ..data.files import Dialects
 from ..data.formula_names import FormulaNames
 from ..data.missing import in_files
 from ..data.policy import Policy
-from ..data.remote import AsksSites, RemoteStudy
 from ..data.studies import study_at
 from ..engines.noise import seed_words
 from ..models.documents import arguments_of_glm, options_of_study
@@ -26,11 +26,15 @@ from ..models.formula import columns_of_formula, require_groups_of_sites
 from ..models.sections import require_known, require_type
 from ..models.tables import needed
 from ..posterior import Posterior
+from ..posterior.masks import FEWEST
+from ..samplers.by_sums.auto import Auto
+from ..samplers.by_sums.importance import Importance
+from ..samplers.by_sums.method import BySums
 from .module import ApprovedModule
 
 # Sections of a document, and the keys of [run] with their types.
 _SECTIONS = ("data", "model", "priors", "run")
-_RUN = {"draws": "int", "chains": "int", "seed": "int", "masks": "bool", "output": "str"}
+_RUN = {"draws": "int", "chains": "int", "seed": "int", "masks": "bool", "fallback": "bool"}
 
 
 def hash_of(text: str) -> str:
@@ -75,16 +79,27 @@ class StudyDocument:
             if key in document["data"]:
                 raise ValueError(f"[data] of a study names no {key}: each site has its own, which its policy names")
         sites = document["data"].get("sites")
-        if not isinstance(sites, list) or not all(isinstance(name, str) for name in sites) or len(sites) < 1:
+        if not isinstance(sites, list) or not all(isinstance(name, str) for name in sites) or len(sites) < 2:
             raise ValueError(f"[data] of a study must list its sites, sites = [...], found {sites!r}")
         if len(set(sites)) < len(sites):
             raise ValueError(f"the sites of a study must have different names, found {sites}")
+        for name in sites:
+            # names of files
+            if re.fullmatch(r"[\w][\w .-]*", name) is None:
+                raise ValueError(f"a site's name has letters, digits, spaces and . _ - only, found {name!r}")
         require_known("key of [run] of a study", self.run, _RUN)
         for key, value in self.run.items():
             require_type("[run]", key, value, _RUN[key])
         for key in ("draws", "chains"):
             whole_number(f"{key} in [run]", self.run.get(key, 1), 1)
         seed_words(self.run.get("seed", 0))
+        if self.masks and len(sites) < FEWEST:
+            raise ValueError(
+                f"masks hide nothing of fewer than {FEWEST} sites, found {len(sites)}. Two sites can set masks = false "
+                "in [run]: each then sees the numbers of the other, and both policies need own_numbers = true"
+            )
+        if not self.masks and len(sites) >= FEWEST:
+            raise ValueError(f"masks = false is for two sites, found {len(sites)}: remove it from [run]")
         # errors in options and arguments are raised now
         if self.module is None:
             self._options, self._arguments  # noqa: B018
@@ -120,6 +135,11 @@ class StudyDocument:
     def masks(self) -> bool:
         """Whether sums are masked, by default True."""
         return bool(self.run.get("masks", True))
+
+    @property
+    def method(self) -> BySums:
+        """The method: `Importance()`, or with `fallback = true` in [run] the default, which may need many sums."""
+        return Auto() if self.run.get("fallback", False) else Importance()
 
     @property
     def columns(self) -> frozenset[str]:
@@ -170,17 +190,12 @@ class StudyDocument:
     def _named(self) -> tuple[Any, ...]:
         return tuple(self._arguments.get(key) for key in ("formula", "weights", "exposure"))
 
-    def at(self, engine: AsksSites) -> Posterior:
-        """The model of the sites of an engine, in the server's process."""
-        if self.module is not None:
-            return self.module.posterior([self.module.refusing()] * len(self.sites))
-        table = RemoteStudy(engine, self.sites, self.sites, self._options)
-        return models.glm(table, **self._arguments)
-
-    def model(self, meeting: SiteCollectives, file: Path, floors: Policy) -> Posterior:
-        """The model in the process of one site, with the rows of its own file."""
+    def model(self, meeting: SiteCollectives, file: Path | None, floors: Policy) -> Posterior:
+        """The model in the process of one site, with the rows of its own file, or of none without a file."""
         if self.module is not None:
             sources = [self.module.refusing()] * len(self.sites)
+            if file is None:
+                return self.module.posterior(sources)
             (here,) = meeting.here
             sources[here] = partial(self.module.read, file, self.sites[here], floors)
             post = self.module.posterior(sources)

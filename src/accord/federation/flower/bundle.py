@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .study import StudyDocument
+from ..document import StudyDocument
 
 _PACKAGE = "accord_study"
 _PYPROJECT = """\
@@ -32,7 +32,7 @@ output = {output}
 _CLIENT = '''\
 """The app of a site, from the installed accord."""
 
-from accord.flower import client_app
+from accord.federation.flower import client_app
 
 app = client_app.app
 '''
@@ -41,8 +41,8 @@ _SERVER = '''\
 
 from pathlib import Path
 
-from accord.flower import StudyDocument
-from accord.flower.server_app import app_of
+from accord.federation import StudyDocument
+from accord.federation.flower.server_app import app_of
 
 app = app_of(StudyDocument.read(Path(__file__).with_name("study.toml")))
 '''
@@ -55,7 +55,11 @@ def write_app(study: StudyDocument, folder: Path, output: Path) -> None:
     ------
     FileExistsError
         The folder is not empty.
+    ValueError
+        The study has no masks.
     """
+    if not study.masks:
+        raise ValueError("a study without masks travels by files only, as a server would see the numbers of each site")
     if folder.is_dir() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty: name another folder")
     package = folder / _PACKAGE

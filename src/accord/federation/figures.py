@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..data.collectives import Numbers
-from ..posterior.masks import Words, decoded, largest
+from ..posterior.masks import largest
 
 # Factor of the scaled copy, with a resolution of 2^-115.
 _LARGER = 2.0**50
@@ -26,11 +26,9 @@ def leaves_of(numbers: Numbers, most: float = largest(1024)) -> list[np.ndarray]
     return [flat, np.where(fits, flat * _LARGER, 0.0), (~fits).astype(np.int64)]
 
 
-def numbers_of(words: Words, shapes: dict[str, list[int]], num_agents: int) -> Numbers:
-    """The sum of the numbers of all sites, from the sum of their words."""
-    count = sum(int(np.prod(shape, dtype=int)) for shape in shapes.values())
-    like = [np.empty(count, kind) for kind in (np.float64, np.float64, np.int64)]
-    plain, larger, large = decoded(words, like, num_agents)
+def numbers_of(sums: Sequence[np.ndarray], shapes: dict[str, list[int]]) -> Numbers:
+    """The sum of the numbers of all sites, from the sums of their `leaves_of`."""
+    plain, larger, large = sums
     flat, found, start = np.where(large > 0, plain, larger / _LARGER), {}, 0
     for name, shape in shapes.items():
         end = start + int(np.prod(shape, dtype=int))

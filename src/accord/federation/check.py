@@ -10,8 +10,8 @@ from ..data.collectives import Pending, Question, ReplayCollectives
 from ..data.files import read_sheet
 from .keys import is_signed, signature
 from .policy import SitePolicy
-from .site import absent_column
-from .study import StudyDocument
+from .program import absent_column
+from .document import StudyDocument
 
 
 @dataclass
@@ -56,11 +56,9 @@ def check(study: StudyDocument, policy: SitePolicy) -> Checked:
 
 def _of_key(study: StudyDocument, policy: SitePolicy) -> list[str]:
     """Problems with the site's own key."""
-    if not study.masks:
-        return []
     if policy.identity is None:
         return [f"{policy.site}: its policy names no `identity`"]
-    own, message = policy.peers.get(policy.site), b"accord flower check 1"
+    own, message = policy.peers.get(policy.site), b"accord study check 1"
     if own is not None and not is_signed(own, message, signature(policy.identity, message)):
         return [f"{policy.site}: its key in `peers` does not belong to its `identity`, {policy.identity.name}"]
     return []

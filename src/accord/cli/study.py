@@ -1,0 +1,152 @@
+"""`accord study`: studies between organisations, by files or over Flower."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .errors import users_errors
+
+if TYPE_CHECKING:
+    from ..federation import Progress, StudyDocument
+
+commands = typer.Typer(no_args_is_help=True, help="Studies between organisations (docs/federations.md).")
+
+_Study = Annotated[Path, typer.Argument(help="TOML file of the study.")]
+_Policy = Annotated[Path, typer.Argument(help="TOML file of the site's policy.")]
+_Folder = Annotated[Path, typer.Argument(help="Folder with the entries of all sites.")]
+
+
+@commands.command(name="check")
+def check_command(study: _Study, policy: _Policy) -> None:
+    """Check at a site that its policy allows a study and that its file fits. Nothing is sent."""
+    from ..federation import SitePolicy, StudyDocument
+    from ..federation.check import check
+
+    with users_errors():
+        document, own = StudyDocument.read(study), SitePolicy.read(policy)
+        found = check(document, own)
+        columns = ", ".join(f"{name} ({kind})" for name, kind in found.kinds.items())
+        typer.echo(f"study {document.hash}\n{own.site}: {found.rows} rows" + (f"; {columns}" if columns else ""))
+        for text in found.perhaps:
+            typer.echo(f"perhaps: with rows like these at all sites, {text}")
+        for text in found.wrong:
+            typer.echo(f"wrong: {text}", err=True)
+        if found.wrong:
+            raise typer.Exit(1)
+        typer.echo(f"{own.site} can take part")
+
+
+@commands.command(name="answer")
+def answer_command(
+    study: _Study,
+    policy: _Policy,
+    folder: _Folder,
+    yes: Annotated[bool, typer.Option("--yes", help="Release entries without a question.")] = False,
+    wait: Annotated[
+        float | None, typer.Option(min=0.1, help="Seconds between looks into the folder, until the study is finished.")
+    ] = None,
+) -> None:
+    """Make this site's next entry of a study, and put it into a folder that all sites share or exchange."""
+    from ..federation import EntryFolder, Site, SitePolicy, StudyDocument
+
+    with users_errors():
+        document, own, board = StudyDocument.read(study), SitePolicy.read(policy), EntryFolder(folder)
+        waited: tuple[str, ...] = ()
+        while True:
+            site = Site(own, lambda text: typer.echo(f"this site only: {text}"))
+            found = site.answer(document, board.all(document.sites), progress=False)
+            new = {step: text for step, text in found.entries.items() if board.read(step, own.site) is None}
+            for step, text in sorted(new.items()):
+                _release(step, text, own.site, yes=yes)
+                board.write(step, own.site, text)
+            if found.run is not None:
+                kept = own.folder / document.hash[:16] / "run.nc"
+                typer.echo(f"the study is finished: {kept}\n{found.run.summary().to_string()}")
+                return
+            if new or found.waits_for != waited:
+                waited = found.waits_for
+                typer.echo(f"step {found.step} waits for {', '.join(waited)}")
+            if wait is None:
+                return
+            if not new:
+                time.sleep(wait)
+
+
+def _release(step: int, text: bytes, site: str, *, yes: bool) -> None:
+    """Show what an entry contains, and ask whether it may leave. Ends the command if not."""
+    what = json.loads(text.splitlines()[0])["what"]
+    typer.echo(f"step {step}, {len(text)} bytes: {what}")
+    if not yes and not typer.confirm("release?"):
+        typer.echo(f"nothing leaves {site}. The same command asks again.")
+        raise typer.Exit(1)
+
+
+@commands.command(name="result")
+def result_command(
+    study: _Study,
+    folder: _Folder,
+    policy: Annotated[Path | None, typer.Option(help="Policy with the public keys of all sites.")] = None,
+    output: Annotated[Path | None, typer.Option(help="File for the run, such as run.nc.")] = None,
+    report: Annotated[Path | None, typer.Option(help="File for the report, such as report.html.")] = None,
+) -> None:
+    """Print the posterior of a finished study from the entries of all sites. No rows are needed."""
+    from ..examine.report import report as write_report
+    from ..federation import EntryFolder, SitePolicy, StudyDocument, result
+    from ..federation.program import named_keys
+
+    with users_errors():
+        document = StudyDocument.read(study)
+        public: Mapping[str, str] | None = None if policy is None else SitePolicy.read(policy).peers
+        run = result(document, folder, public)
+        typer.echo(f"{run.summary().to_string()}\n{run.certificate}")
+        if public is None:
+            typer.echo("the entries are signed by these keys, which only the sites can confirm:")
+            for site, key in named_keys(document, EntryFolder(folder)).items():
+                typer.echo(f"  {site} = {key}")
+        if output is not None:
+            run.save(output)
+        if report is not None:
+            write_report(run, report)
+
+
+@commands.command(name="hash")
+def hash_command(study: _Study) -> None:
+    """Print the hash of a study, which policies of sites list."""
+    from ..federation import StudyDocument
+
+    with users_errors():
+        typer.echo(StudyDocument.read(study).hash)
+
+
+@commands.command(name="key")
+def key_command(path: Annotated[Path, typer.Argument(help="New file for the private key.")]) -> None:
+    """Create the private key of a site, and print its public key for the policies of all sites."""
+    from ..federation.keys import new_identity
+
+    with users_errors():
+        typer.echo(new_identity(path))
+
+
+@commands.command(name="app")
+def app_command(
+    folder: Annotated[Path, typer.Argument(help="New or empty folder for the app.")],
+    study: Annotated[Path, typer.Option(help="TOML file of the study.")],
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of the entries and the run at the server. By default, DIR-results.")
+    ] = None,
+) -> None:
+    """Write the Flower app of a study, for `flwr run`."""
+    from ..federation import StudyDocument
+    from ..federation.flower.bundle import write_app
+
+    with users_errors():
+        found = StudyDocument.read(study)
+        output = folder.with_name(f"{folder.name}-results") if output is None else output
+        write_app(found, folder, output)
+        typer.echo(f"{folder}: the app of the study {found.hash}. Its results will be in {output}")

@@ -1,0 +1,20 @@
+"""Studies between organisations: one program at every site, signed entries, files or Flower. See docs/federations.md."""
+
+from .document import StudyDocument
+from .entry import Entry, ForgedError
+from .exchange import EntryFolder, Pending
+from .policy import RefusedError, SitePolicy
+from .program import Progress, Site, result
+
+__all__ = [
+    "Entry",
+    "EntryFolder",
+    "ForgedError",
+    "Pending",
+    "Progress",
+    "RefusedError",
+    "Site",
+    "SitePolicy",
+    "StudyDocument",
+    "result",
+]

@@ -1,0 +1,249 @@
+"""Sums over the sites of a study by an exchange of entries. Every site computes them in its own process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from ..base.errors import DataError
+from ..data.collectives import Numbers, SiteCollectives
+from ..network import Network
+from ..posterior import Posterior
+from ..posterior.evaluate import count
+from ..posterior.masks import added, decoded, encoded, require_masks
+from ..posterior.totals import Totals
+from ..samplers.protocol import Bound, Sampler
+from . import figures
+from .exchange import Exchange, Plan
+from .keys import SiteMasks, bytes_of, text_of
+
+
+class SumExchange:
+    """Sums of arrays over all sites, masked if the study is.
+
+    Parameters
+    ----------
+    exchange
+        Gathers the entries.
+    masks
+        This site's masks. None: numbers travel without masks, or this process has no rows.
+    masked
+        Whether the sums of the study are masked.
+    count_points
+        Called with the number of positions before this site evaluates its rows there.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        masks: SiteMasks | None,
+        masked: bool,
+        count_points: Callable[[int], None] = lambda points: None,
+    ) -> None:
+        self.exchange, self.masks, self.masked, self.count_points = exchange, masks, masked, count_points
+        if masked:
+            require_masks(len(exchange.sites))
+
+    def agree_on_keys(self) -> None:
+        """Exchange public keys, also for readers of the entries who have no policy."""
+        exchange, masks = self.exchange, self.masks
+
+        def keys(plan: Plan, context: str) -> dict[str, str]:
+            identity = exchange.public[exchange.sites[exchange.here[0]]]
+            return {"identity": identity} | ({"masks": text_of(masks.begin())} if masks is not None else {})
+
+        found = exchange.gather(Plan("keys", {}), keys, "public keys of this site")
+        if masks is not None:
+            masks.agree(exchange.here[0], [bytes_of(one["masks"]) for one in found], exchange.study)
+
+    def gathered(self, own: Sequence[Any], words: str) -> list[Any]:
+        """JSON values of all sites, in the clear."""
+        return self.exchange.gather(Plan("gathered", {}), lambda plan, context: own[0], words)
+
+    def total(
+        self, plan: Plan, points: int, own: Callable[[Plan], tuple[Sequence[np.ndarray], Any]], words: str
+    ) -> tuple[list[np.ndarray], Any]:
+        """The sums of arrays of all sites, and the JSON value that describes them.
+
+        Parameters
+        ----------
+        plan
+            What is evaluated.
+        points
+            Number of positions.
+        own
+            This site's arrays and their description, which is the same at all sites, given the written plan.
+        words
+            The content in words.
+
+        Raises
+        ------
+        DataError
+            Sites have arrays of different shapes, dtypes or descriptions.
+        """
+        sites = self.exchange.sites
+
+        def content(chosen: Plan, context: str) -> dict[str, Any]:
+            self.count_points(points)
+            leaves, about = own(chosen)
+            head = {"about": about, "like": [[leaf.dtype.str, *leaf.shape] for leaf in leaves]}
+            if not self.masked:
+                return {**head, "own": list(leaves)}
+            assert self.masks is not None
+            words_here = encoded(leaves, len(sites))
+            return {**head, "masked": self.masks.masked(self.exchange.step, context, words_here)}
+
+        step = self.exchange.step
+        found = self.exchange.gather(plan, content, words)
+        first = found[0]
+        for site, one in zip(sites, found, strict=True):
+            if (one["about"], one["like"]) != (first["about"], first["like"]):
+                raise DataError(f"{site} and {sites[0]} have numbers of different shapes or names in step {step}")
+        like = [np.empty(shape, kind) for kind, *shape in first["like"]]
+        if not self.masked:
+            sums = [reduce(np.add, leaves) for leaves in zip(*(one["own"] for one in found), strict=True)]
+            return [np.asarray(leaf).reshape(empty.shape) for leaf, empty in zip(sums, like, strict=True)], first[
+                "about"
+            ]
+        words_of_all = [np.asarray(one["masked"], np.uint64) for one in found]
+        if len({one.shape for one in words_of_all}) > 1:
+            raise DataError(f"sites have masked numbers of different shapes in step {step}")
+        return decoded(added(*words_of_all), like, len(found)), first["about"]
+
+
+class StudyCollectives(SiteCollectives):
+    """Collectives for building the model of a study, whose answers are entries."""
+
+    def __init__(self, sums: SumExchange) -> None:
+        self.sums = sums
+        self.sites, self.here = sums.exchange.sites, sums.exchange.here
+
+    def gathered(self, own: Sequence[Any]) -> list[Any]:
+        """See `SiteCollectives`."""
+        return self.sums.gathered(own, "names, kinds and limits of columns, or levels, in the clear")
+
+    def total(self, own: Sequence[Numbers]) -> Numbers:
+        """See `SiteCollectives`."""
+        shapes = figures.shapes_of(own[0]) if own else {}
+        size = sum(int(np.prod(shape, dtype=int)) for shape in shapes.values())
+        words = f"sums over rows, for the model: {', '.join(shapes)}"
+        sums, named = self.sums.total(
+            Plan("summaries", {}), size, lambda plan: (figures.leaves_of(own[0]), shapes), words
+        )
+        return figures.numbers_of(sums, named)
+
+
+class StudyEngine:
+    """An engine for `accord.sample` in the process of one site: sums go over all sites of a study.
+
+    Parameters
+    ----------
+    sums
+        The sums of the study.
+    model
+        The posterior with this site's rows alone. None: this process has no rows.
+    """
+
+    # every site computes the sums
+    consensus = None
+
+    def __init__(self, sums: SumExchange, model: Posterior | None) -> None:
+        self.sums, self.model, self.masks = sums, model, sums.masked
+
+    def check(self, post: Posterior, sampler: Sampler) -> NoReturn:
+        """Refuse methods that send messages along edges."""
+        raise TypeError(
+            f"{type(sampler).__name__} sends messages between agents: a study needs Importance() or ChEES()"
+        )
+
+    def states_here(self, num_agents: int) -> int:
+        """Zero, as sites have no states."""
+        return 0
+
+    @contextmanager
+    def placed(self, post: Posterior) -> Iterator[Posterior]:
+        """The posterior with its data at the sites."""
+        yield post.with_data_at(_Owners(self))
+
+    def preliminary(self, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> NoReturn:
+        """See `check`."""
+        self.check(post, bound.sampler)
+
+    def build(self, post: Posterior, network: Network, bound: Bound, **options: Any) -> NoReturn:
+        """See `check`."""
+        self.check(post, bound.sampler)
+
+
+class _Owners:
+    """The sites with the rows, see `accord.posterior.posterior.DataOwners`."""
+
+    mine: tuple[int, ...] = ()
+
+    def __init__(self, engine: StudyEngine) -> None:
+        self.engine = engine
+
+    def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
+        """The number of rows of each site. Other numbers of single sites do not travel."""
+        if function is not count:
+            raise TypeError("sites of a study send sums only, and no numbers of single sites")
+        model = self.engine.model
+        here = [] if model is None else [[int(model.sizes[0]), bool(model.potential.rowwise)]]
+        found = self.engine.sums.gathered(here, "the number of rows")
+        rows, splits = (np.array(column) for column in zip(*found, strict=True))
+        # numbers of groups stay at the sites
+        none = np.zeros(len(found), np.int64)
+        return rows, splits, none, none
+
+    def totals(self, network: Network, masks: bool = False) -> Totals:
+        """Sums over all sites."""
+        return StudyTotals(self.engine.sums, self.engine.model)
+
+    # --- latents, see `posterior.latent_keepers` ---
+
+    def prepare_latents(self) -> None:
+        """Nothing to prepare, as each site has its own folder."""
+
+    def keep_latents(self, run: str, agents: Sequence[int], positions: Sequence[np.ndarray], seed: int) -> list[str]:
+        """Empty names, as each site draws its latents after the run."""
+        return [""] * len(agents)
+
+    def latents_place(self, run: str) -> str:
+        """The place of the latents at the sites, for messages."""
+        return "the folder of each site's policy"
+
+
+class StudyTotals:
+    """Sums of functions of each site's rows over all sites."""
+
+    def __init__(self, sums: SumExchange, model: Posterior | None) -> None:
+        self.sums, self.model = sums, model
+
+    def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
+        """The sum of a function over all sites."""
+        leaves, structure = jax.tree.flatten(arguments)
+        names = [f"argument {k}" for k in range(len(leaves))]
+        at_once, model = options.pop("at_once", None), self.model
+        options = {name: part for name, part in options.items() if part is not None}
+        looked = len(options["points"]) if "points" in options else 1
+
+        def own(plan: Plan) -> tuple[Sequence[np.ndarray], Any]:
+            assert model is not None
+            given = structure.unflatten([plan.parts[name] for name in names])
+            more = {name: plan.parts[name] for name in options} | ({} if at_once is None else {"at_once": at_once})
+            with jax.enable_x64(True):
+                (found,) = jax.tree.leaves(model.totals_here().each(function, *given, **more))
+            return [np.asarray(found)[0]], None
+
+        plan = Plan(function.__name__, {**dict(zip(names, leaves, strict=True)), **options})
+        ((total,), _) = self.sums.total(plan, looked, own, f"{_described(function)} Positions: {looked}.")
+        return total
+
+
+def _described(function: Callable[..., Any]) -> str:
+    return (function.__doc__ or function.__name__).strip().splitlines()[0]

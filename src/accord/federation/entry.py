@@ -1,0 +1,151 @@
+"""Entries: what a site contributes to one step of a study. A signed text file of JSON, never code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import DataError
+from ..data.cells import AboutCells
+from .keys import bytes_of, is_signed, signature, text_of
+
+# Allowed dtypes of arrays: numbers and booleans.
+_KINDS = "biuf"
+# Size from which on an array is written in base64.
+_LARGE = 16
+# Start of every signed message, so that a signature of another protocol is no signature of an entry.
+_PURPOSE = b"accord entry 1\n"
+# Most bytes of an entry.
+MOST_BYTES = 200_000_000
+
+
+class ForgedError(DataError):
+    """An entry is damaged, is not signed by its site, or contradicts an earlier entry."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one site contributes to one step of a study.
+
+    Parameters
+    ----------
+    study
+        Hash of the study.
+    step
+        Number of the step, from 0.
+    site
+        Name of the site.
+    before
+        Digest of all entries of earlier steps.
+    what
+        The content in words.
+    plan
+        Digest of the plan of the step: what is evaluated where.
+    written
+        The plan, in the entry of the first site. Empty in other entries.
+    content
+        The numbers of the site, as JSON values from `plain`.
+    """
+
+    study: str
+    step: int
+    site: str
+    before: str
+    what: str
+    plan: str
+    written: dict[str, Any]
+    content: Any
+
+    def signed(self, identity: Path) -> bytes:
+        """The entry as two lines, JSON and its signature by the private key in a file."""
+        line = json.dumps(asdict(self), allow_nan=False).encode()
+        signed = json.dumps({"signature": text_of(signature(identity, _PURPOSE + line))}).encode()
+        return line + b"\n" + signed + b"\n"
+
+    @classmethod
+    def read(cls, found: bytes, public: Mapping[str, str], where: str) -> Entry:
+        """An entry from bytes.
+
+        Parameters
+        ----------
+        found
+            The bytes of `signed`.
+        public
+            Public keys of the sites by name.
+        where
+            Name of the file or message, for errors.
+
+        Raises
+        ------
+        ForgedError
+            The bytes are no entry, or the entry is not signed by its site.
+        """
+        try:
+            if len(found) > MOST_BYTES:
+                raise ValueError("it is too large")
+            line, signed = found.splitlines()
+            entry = cls(**json.loads(line))
+            is_typed = isinstance(entry.step, int) and isinstance(entry.written, dict)
+            if not is_typed or not all(isinstance(x, str) for x in (entry.study, entry.site, entry.before, entry.plan)):
+                raise ValueError("a field has another type")
+            proof = bytes_of(json.loads(signed)["signature"])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ForgedError(f"{where} is no entry of a study: {type(error).__name__}") from error
+        if entry.site not in public:
+            raise ForgedError(f"{where} is an entry of {entry.site!r}, which takes no part in the study")
+        if not is_signed(public[entry.site], _PURPOSE + line, proof):
+            raise ForgedError(f"{where} is not signed by {entry.site}: it was changed, or made by someone else")
+        return entry
+
+
+def digest_of(value: Any) -> str:
+    """The SHA-256 of JSON values in hexadecimal digits."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+# --- values without a JSON type ---
+
+
+def plain(value: Any) -> Any:
+    """A nested value as JSON types. Floats round-trip exactly, and messages about cells lose their lines."""
+    if isinstance(value, AboutCells):
+        return value.elsewhere
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        about = {"shape": list(value.shape), "type": value.dtype.newbyteorder("<").str}
+        if value.size >= _LARGE and value.dtype.kind in _KINDS:
+            own = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
+            return {**about, "base64": text_of(own.tobytes())}
+        return {**about, "values": plain(value.ravel().tolist())}
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and not np.isfinite(value):
+        return {"float": repr(value)}
+    return value
+
+
+def revived(value: Any) -> Any:
+    """The inverse of `plain`, with lists for tuples. Raises `ValueError` for arrays of other types than numbers."""
+    if isinstance(value, dict):
+        if value.keys() in ({"shape", "type", "values"}, {"shape", "type", "base64"}):
+            dtype = np.dtype(value["type"])
+            if dtype.kind not in _KINDS or dtype.itemsize > 8:
+                raise ValueError("an array holds no numbers")
+            if "base64" in value:
+                flat = np.frombuffer(bytes_of(value["base64"]), dtype)
+            else:
+                flat = np.array(revived(value["values"]), dtype)
+            return flat.reshape(value["shape"])
+        if value.keys() == {"float"}:
+            return float(value["float"])
+        return {key: revived(item) for key, item in value.items()}
+    return [revived(item) for item in value] if isinstance(value, list) else value

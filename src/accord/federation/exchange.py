@@ -1,0 +1,326 @@
+"""The exchange of a study: one entry per site and step, signed, stored as sent, and never made again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..base.atomic import make_private, write_private
+from ..posterior.coordinates import Coordinates
+from ..samplers.by_sums.proposal import Drawn, Mixture
+from .entry import Entry, ForgedError, digest_of, plain, revived
+from .keys import digest
+
+# Largest difference between a site's own plan and the written one, in standard deviations or relative.
+_APART = 1e-6
+
+
+class Pending(Exception):  # noqa: N818 - control flow, not an error
+    """Raised to suspend the program until these sites have made their entries of a step."""
+
+    def __init__(self, step: int, sites: Sequence[str]) -> None:
+        super().__init__(f"step {step} waits for {', '.join(sites)}")
+        self.step, self.sites = step, tuple(sites)
+
+
+class EntryFolder:
+    """Entries as files in a folder, `step-003/hospital-1.json`.
+
+    Parameters
+    ----------
+    folder
+        The folder. It is created with the first entry.
+    private
+        Whether only this user may read the files.
+    """
+
+    def __init__(self, folder: Path, *, private: bool = False) -> None:
+        self.folder, self.private = folder, private
+
+    def path(self, step: int, site: str) -> Path:
+        """The file of an entry."""
+        return self.folder / f"step-{step:03d}" / f"{site}.json"
+
+    def read(self, step: int, site: str) -> bytes | None:
+        """An entry, or None if it is not there."""
+        try:
+            return self.path(step, site).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, step: int, site: str, entry: bytes) -> None:
+        """Write an entry."""
+        path = self.path(step, site)
+        if self.private:
+            write_private(path, entry)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # another program may copy the folder at any time
+        unfinished = path.with_name(f".{path.name}.partial")
+        unfinished.write_bytes(entry)
+        unfinished.replace(path)
+
+    def all(self, sites: Sequence[str]) -> dict[tuple[int, str], bytes]:
+        """All entries of some sites by step and site."""
+        found = {}
+        for folder in sorted(self.folder.glob("step-*")):
+            step = folder.name.removeprefix("step-")
+            if step.isdecimal():
+                for site in sites:
+                    entry = self.read(int(step), site)
+                    if entry is not None:
+                        found[int(step), site] = entry
+        return found
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a step evaluates, and where.
+
+    Parameters
+    ----------
+    what
+        Name of the function or of the collective.
+    parts
+        Numbers, arrays, `Coordinates` and `Drawn` points by name.
+    """
+
+    what: str
+    parts: Mapping[str, Any]
+
+    def written(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+        found: dict[str, Any] = {}
+        for name, part in self.parts.items():
+            if isinstance(part, Drawn):
+                mixture, count, seed, batch = part.recipe
+                # all sites draw the same points from this recipe
+                found[name] = {"mixture": mixture._asdict(), "drawn": [count, seed, batch]}
+            elif isinstance(part, Coordinates):
+                found[name] = {"origin": np.asarray(part.origin), "factor": np.asarray(part.factor)}
+            else:
+                found[name] = part
+        return {"what": self.what, "parts": plain(found)}
+
+    def adopted(self, written: Mapping[str, Any]) -> Plan:
+        """The written plan, if it agrees with this plan.
+
+        Raises
+        ------
+        ForgedError
+            The plans differ by more than rounding.
+        """
+        try:
+            if written["what"] != self.what or written["parts"].keys() != self.parts.keys():
+                raise ValueError(f"it evaluates {written['what']}, and this site {self.what}")
+            parts = {name: _adopted(name, part, revived(written["parts"][name])) for name, part in self.parts.items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ForgedError(f"the plan has another format: {error!r}") from error
+        except ValueError as error:
+            raise ForgedError(f"the plan differs from the plan of this site: {error}") from error
+        return Plan(self.what, parts)
+
+
+def _adopted(name: str, own: Any, written: Any) -> Any:
+    """A part of the written plan, if it agrees with a site's own part; else `ValueError`."""
+    if isinstance(own, Drawn):
+        mixture, *recipe = own.recipe
+        if list(recipe) != written["drawn"]:
+            raise ValueError(f"{name} has the count, seed and batch {written['drawn']}, not {recipe}")
+        found = Mixture(*(np.asarray(written["mixture"][field], np.float64) for field in Mixture._fields))
+        _require_same_mixture(name, mixture, found)
+        return Drawn(found, *recipe)
+    if isinstance(own, Coordinates):
+        found = Coordinates(np.asarray(written["origin"], float), np.asarray(written["factor"], float))
+        if found.factor.shape != own.factor.shape or found.origin.shape != own.origin.shape:
+            raise ValueError(f"{name} has another shape")
+        _require_near(name, own.origin, own.factor, found.origin, found.factor)
+        return found
+    own, found = np.asarray(own), np.asarray(written)
+    if found.shape != own.shape or not np.allclose(found, own, rtol=_APART, atol=_APART, equal_nan=True):
+        raise ValueError(f"{name} has other numbers or another shape")
+    return found
+
+
+def _require_same_mixture(name: str, own: Mixture, found: Mixture) -> None:
+    if any(a.shape != b.shape for a, b in zip(own, found, strict=True)):
+        raise ValueError(f"{name} has {len(found.share)} components, not {len(own.share)}")
+    for k in range(len(own.share)):
+        _require_near(name, own.mean[k], own.factor[k], found.mean[k], found.factor[k])
+    for field in ("share", "freedom"):
+        if not np.allclose(getattr(own, field), getattr(found, field), rtol=_APART, atol=_APART):
+            raise ValueError(f"{name} has another {field}")
+
+
+def _require_near(name: str, mean: Any, factor: Any, other_mean: Any, other_factor: Any) -> None:
+    """Raise `ValueError` unless means and covariances agree in standard deviations. Signs of factors may differ."""
+    with np.errstate(all="ignore"):
+        apart = np.linalg.solve(factor, other_mean - mean)
+        ratio = np.linalg.solve(factor, other_factor)
+        change = ratio @ ratio.T - np.eye(len(mean))
+        worst = max(np.abs(apart).max(initial=0.0), np.abs(change).max(initial=0.0))
+    if not worst <= _APART:
+        raise ValueError(f"the means or covariances of {name} differ by {worst:.2g} standard deviations")
+
+
+class Exchange:
+    """Gathers the entries of all sites, one step after another.
+
+    Entries that are stored are used again, so that a new process continues where an earlier one stopped. A site's own
+    entry of a step is made once: repetition would average noise away, and two entries under one mask reveal their
+    difference.
+
+    Parameters
+    ----------
+    study
+        Hash of the study.
+    sites
+        Names of all sites.
+    site
+        This site. None: a process without rows, which has the entries of all sites.
+    store
+        The entries of all sites so far, which only this site can write.
+    public
+        Public keys of all sites by name.
+    identity
+        File with this site's private key.
+    made
+        Called with each new entry before it is stored.
+    """
+
+    def __init__(
+        self,
+        study: str,
+        sites: Sequence[str],
+        site: str | None,
+        store: EntryFolder,
+        public: Mapping[str, str],
+        identity: Path | None = None,
+        made: Callable[[Entry, bytes], None] = lambda entry, text: None,
+    ) -> None:
+        self.study, self.sites, self.site, self.store = study, tuple(sites), site, store
+        self.public, self.identity, self.made = public, identity, made
+        # number of the next step, and digest of all entries of earlier steps
+        self.step, self.before = 0, hashlib.sha256(study.encode()).hexdigest()
+
+    @property
+    def here(self) -> tuple[int, ...]:
+        """The place of this site, or none."""
+        return () if self.site is None else (self.sites.index(self.site),)
+
+    def gather(self, plan: Plan, own: Callable[[Plan, str], Any], words: str) -> list[Any]:
+        """The contents of all sites' entries of the next step, in the order of sites.
+
+        Parameters
+        ----------
+        plan
+            What this site would evaluate. The first site's plan is written into its entry, and all sites use it.
+        own
+            Makes this site's content, given the written plan, and a digest of the plan and of all earlier entries.
+        words
+            The content in words.
+
+        Raises
+        ------
+        Pending
+            Entries of other sites are missing.
+        ForgedError
+            An entry contradicts this site's entries, or the written plan is not this site's plan.
+        """
+        first = self.sites[0]
+        written = plan.written() if self.site == first else None
+        leader = self._entry(first)
+        if leader is not None:
+            written, found = leader.written, plan.adopted(leader.written)
+            if leader.plan != digest_of(written):
+                raise ForgedError(f"the entry of {first} has a plan with another digest")
+        elif not plan.parts:
+            written = plan.written()
+            found = plan
+        elif written is None:
+            raise Pending(self.step, [first])
+        else:
+            found = plan.adopted(written)
+        chosen = digest_of(written)
+        if self.site is not None and self._entry(self.site) is None:
+            self._make(Entry(
+                self.study, self.step, self.site, self.before, words, chosen,
+                written if self.site == first else {}, plain(own(found, self.before + chosen)),
+            ))  # fmt: skip
+        entries = [self._entry(site) for site in self.sites]
+        missing = [site for site, entry in zip(self.sites, entries, strict=True) if entry is None]
+        if missing:
+            raise Pending(self.step, missing)
+        for entry in entries:
+            assert entry is not None
+            if entry.plan != chosen:
+                raise ForgedError(f"{entry.site} evaluated another plan in step {self.step} than {first}")
+        texts = [self.store.read(self.step, site) or b"" for site in self.sites]
+        self.before = hashlib.sha256("".join([self.before, *map(digest, texts)]).encode()).hexdigest()
+        self.step += 1
+        return [revived(entry.content) for entry in entries if entry is not None]
+
+    def _entry(self, site: str) -> Entry | None:
+        """The stored entry of a site in this step, or None."""
+        text = self.store.read(self.step, site)
+        if text is None:
+            return None
+        entry = Entry.read(text, self.public, f"the entry of {site} in step {self.step}")
+        if (entry.study, entry.step, entry.site) != (self.study, self.step, site):
+            raise ForgedError(
+                f"the entry of {site} in step {self.step} is one of {entry.site} in step {entry.step} of the study "
+                f"{entry.study[:16]}"
+            )
+        if entry.before != self.before:
+            raise ForgedError(
+                f"{site} has other entries of the steps before {self.step} than this site: an entry was changed, or a "
+                "site made two entries of one step"
+            )
+        return entry
+
+    def _make(self, entry: Entry) -> None:
+        assert self.identity is not None
+        text = entry.signed(self.identity)
+        self.made(entry, text)
+        self.store.write(entry.step, entry.site, text)
+
+    def take(self, entries: Mapping[tuple[int, str], bytes]) -> int:
+        """Store the entries of other sites. Returns the number of new ones.
+
+        Raises
+        ------
+        ForgedError
+            An entry is not signed by its site, is of another study or step, or differs from the stored one.
+        """
+        new = 0
+        for (step, site), text in sorted(entries.items()):
+            where = f"the entry of {site} in step {step}"
+            stored = self.store.read(step, site)
+            if stored == text:
+                continue
+            if stored is not None:
+                raise ForgedError(
+                    f"{where} differs from the one that this site received before ({digest(text)[:16]} and "
+                    f"{digest(stored)[:16]}): a step has one entry of each site"
+                )
+            entry = Entry.read(text, self.public, where)
+            if (entry.study, entry.step, entry.site) != (self.study, step, site):
+                raise ForgedError(
+                    f"{where} is one of {entry.site} in step {entry.step} of the study {entry.study[:16]}"
+                )
+            if site == self.site:
+                raise ForgedError(f"{where} is signed by this site, which has not stored it: restore its folder")
+            self.store.write(step, site, text)
+            new += 1
+        return new
+
+
+def prepared(folder: Path) -> EntryFolder:
+    """The private store in a folder."""
+    make_private(folder)
+    return EntryFolder(folder / "entries", private=True)

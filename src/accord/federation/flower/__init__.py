@@ -1,0 +1,1 @@
+"""Carry the entries of a study over Flower."""

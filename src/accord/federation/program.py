@@ -1,0 +1,303 @@
+"""The program of a study, which every site runs on its own rows."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..base.atomic import write_private
+from ..base.errors import DataError
+from ..data.cells import AboutCells
+from ..data.policy import Policy
+from ..engines.silo.latents import keep
+from ..network import Network
+from ..posterior import Posterior
+from ..results.run import Run
+from ..sampling.sample import sample
+from . import audit
+from .document import StudyDocument
+from .engine import StudyCollectives, StudyEngine, SumExchange
+from .entry import Entry, ForgedError
+from .exchange import EntryFolder, Exchange, Pending, Plan, prepared
+from .keys import SiteMasks, alone, digest
+from .policy import RefusedError, SitePolicy
+
+# Largest number of characters of an error in the audit file.
+_LONGEST = 500
+# Options of a study for `sample`.
+_OPTIONS = ("draws", "chains", "seed")
+
+
+class SiteError(DataError):
+    """A site failed, for a reason that only its own audit file may contain."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a site has come.
+
+    Parameters
+    ----------
+    step
+        Number of the first step without the entries of all sites.
+    waits_for
+        The sites whose entries are missing. Empty if the study is finished.
+    entries
+        All entries of this site by step.
+    has
+        The sites whose entries of this step the site has.
+    run
+        The run, if the study is finished.
+    """
+
+    step: int
+    waits_for: tuple[str, ...]
+    entries: dict[int, bytes]
+    has: tuple[str, ...] = ()
+    run: Run | None = None
+
+
+def follow(
+    study: StudyDocument, sums: SumExchange, file: Path | None, floors: Policy, progress: bool | None = None
+) -> tuple[Run, Posterior | None]:
+    """The run of a study, and the posterior with the rows of this site alone.
+
+    Parameters
+    ----------
+    study
+        The study.
+    sums
+        The sums over all sites.
+    file
+        The site's file. None: a process without rows.
+    floors
+        Disclosure floors of the site.
+    progress
+        As in `accord.sample`.
+
+    Raises
+    ------
+    Pending
+        Entries of other sites are missing.
+    """
+    sums.agree_on_keys()
+    post = study.model(StudyCollectives(sums), file, floors)
+    # the size of the smallest group at other sites is unknown
+    post = post.finely() if post.has_latents else post
+    own = None if file is None else post.alone(*sums.exchange.here)
+    options = {key: value for key, value in study.run.items() if key in _OPTIONS}
+    network = Network.star(len(study.sites))
+    run = sample(post, network, study.method, engine=StudyEngine(sums, own), progress=progress, **options)
+    # all sites have the same draws
+    flat = run.average.reshape(-1, run.average.shape[2])
+    result = Plan("result", {"means": flat.mean(axis=0), "sds": flat.std(axis=0)})
+    sums.exchange.gather(result, lambda plan, context: None, "the means and sds of the draws, which all sites have")
+    return run, own
+
+
+class Site:
+    """A site that takes part in studies that its policy allows.
+
+    Parameters
+    ----------
+    policy
+        The policy of the site.
+    log
+        Prints a line to the site's own log, which no one else sees.
+    """
+
+    def __init__(self, policy: SitePolicy, log: Callable[[str], None] = lambda text: None) -> None:
+        self.policy, self.log = policy, log
+
+    def answer(
+        self, study: StudyDocument, entries: Mapping[tuple[int, str], bytes], progress: bool | None = False
+    ) -> Progress:
+        """Take the entries of other sites, and run the program of a study as far as they reach.
+
+        Parameters
+        ----------
+        study
+            The study.
+        entries
+            Entries by step and site, from any carrier.
+        progress
+            As in `accord.sample`.
+
+        Raises
+        ------
+        RefusedError
+            The policy does not allow the study.
+        ForgedError
+            An entry was changed, or contradicts what this site has.
+        DataError
+            The site's file does not fit the study.
+        SiteError
+            Another error, whose text is in the audit file only.
+        """
+        policy = self.policy
+        own_folder = policy.folder / study.hash[:16]
+        store = prepared(own_folder)
+        with alone(policy.folder):
+            try:
+                policy.require_study(study)
+                self._require_same_data(own_folder)
+                return self._answer(study, own_folder, store, entries, progress)
+            except (RefusedError, ForgedError, DataError, ValueError, ArithmeticError) as error:
+                audit.note(policy.folder, study=study.hash, refused=str(error)[:_LONGEST])
+                self.log(str(error)[:_LONGEST])
+                raise
+            except Exception as error:
+                # the message may contain data
+                audit.note(policy.folder, study=study.hash, failed=traceback.format_exc())
+                raise SiteError(f"{policy.site}: {type(error).__name__}, see its audit file") from None
+
+    def _answer(
+        self,
+        study: StudyDocument,
+        folder: Path,
+        store: EntryFolder,
+        entries: Mapping[tuple[int, str], bytes],
+        progress: bool | None,
+    ) -> Progress:
+        policy = self.policy
+
+        def made(entry: Entry, text: bytes) -> None:
+            # the audit comes first: an extra line is harmless, a missing one is not
+            noted = {"step": entry.step, "what": entry.what, "bytes": len(text), "hash": digest(text)}
+            if entry.step == 1:
+                noted |= self._absent(study)
+            if isinstance(entry.content, list):
+                noted["sent"] = entry.content
+            audit.note(policy.folder, study=study.hash, **noted)
+
+        def count_points(points: int) -> None:
+            self._count_points(folder, points)
+
+        exchange = Exchange(study.hash, study.sites, policy.site, store, policy.peers, policy.identity, made)
+        exchange.take({(step, site): text for (step, site), text in entries.items() if site != policy.site})
+        self._require_own(store, entries)
+        masks = SiteMasks(folder) if study.masks else None
+        sums = SumExchange(exchange, masks, study.masks, count_points)
+        try:
+            run, own = follow(study, sums, policy.data, policy.floors, progress)
+        except Pending as stop:
+            has = tuple(site for site in study.sites if site not in stop.sites and store.read(stop.step, site))
+            return Progress(stop.step, stop.sites, self._own(store), has)
+        self._keep(study, folder, run, own)
+        return Progress(exchange.step, (), self._own(store), run=run)
+
+    def _own(self, store: EntryFolder) -> dict[int, bytes]:
+        return {step: text for (step, _), text in store.all([self.policy.site]).items()}
+
+    def _require_own(self, store: EntryFolder, entries: Mapping[tuple[int, str], bytes]) -> None:
+        """Raise `ForgedError` if entries contain one of this site that it has not stored."""
+        for (step, site), text in entries.items():
+            if site == self.policy.site and store.read(step, site) != text:
+                raise ForgedError(
+                    f"the entry of {site} in step {step} is not the one that this site made. If its folder was lost, "
+                    "the study cannot continue: begin a study with another seed"
+                )
+
+    def _keep(self, study: StudyDocument, folder: Path, run: Run, own: Posterior | None) -> None:
+        """Store the run and the site's latents once."""
+        if (folder / "run.nc").is_file():
+            return
+        run.save(folder / "run.nc")
+        if own is not None and own.has_latents:
+            keep(own, run.draws[:, :, 0], study.run.get("seed", 0), str(folder), "latents")
+        audit.note(self.policy.folder, study=study.hash, finished=str(folder / "run.nc"))
+
+    def _absent(self, study: StudyDocument) -> dict[str, Any]:
+        """The missing columns of the site's file. They are logged too."""
+        absent = self.policy.absent(study)
+        for name, near in absent.items():
+            self.log(absent_column(self.policy.data.name, name, near))
+        return {"absent": absent} if absent else {}
+
+    def _require_same_data(self, folder: Path) -> None:
+        """Raise `DataError` if the site's file has changed since the study began."""
+        if not self.policy.data.is_file():
+            raise DataError(f"{self.policy.site}: its policy's `data` names no file ({self.policy.data.name})")
+        path, now = folder / "data.txt", digest(self.policy.data.read_bytes())
+        if not path.is_file():
+            write_private(path, now.encode())
+        elif path.read_text() != now:
+            raise DataError(f"{self.policy.site}: its data has changed since this study began")
+
+    def _count_points(self, folder: Path, points: int) -> None:
+        """Record positions before they are evaluated. Raises `RefusedError` above the policy's limit."""
+        path = folder / "points.txt"
+        found = path.read_text().strip() if path.is_file() else "0"
+        if not found.isdecimal():
+            raise DataError(f"{self.policy.site}: its file {path.name} is damaged and must be repaired")
+        before = int(found)
+        if before + points > self.policy.points:
+            raise RefusedError(
+                f"{self.policy.site}: refused, its policy allows sums at {self.policy.points} positions of a study, "
+                f"{before} were evaluated before, and now {points} more"
+            )
+        write_private(path, str(before + points).encode())
+
+
+def absent_column(file: str, name: str, near: str | None) -> str:
+    """The message for the site's own log about a column that its file lacks."""
+    return (
+        f"{file} has no column {name!r}, which the study needs"
+        + (f". It has {near!r}" if near is not None else "")
+        + " (names must match exactly)"
+    )
+
+
+def result(study: StudyDocument, folder: Path, public: Mapping[str, str] | None = None) -> Run:
+    """The run of a finished study, from the entries of all sites. It needs no rows.
+
+    Parameters
+    ----------
+    study
+        The study.
+    folder
+        Folder of all entries.
+    public
+        Public keys of all sites by name. None: the keys that the entries name. Someone who replaced all entries could
+        then have made them.
+
+    Raises
+    ------
+    DataError
+        Entries are missing.
+    ForgedError
+        An entry was changed.
+    """
+    store = EntryFolder(folder)
+    if public is None:
+        public = named_keys(study, store)
+    exchange = Exchange(study.hash, study.sites, None, store, public)
+    try:
+        run, _ = follow(study, SumExchange(exchange, None, study.masks), None, Policy.none())
+    except Pending as stop:
+        raise DataError(
+            f"the study is not finished: {folder} has no entry of {', '.join(stop.sites)} for step {stop.step}"
+        ) from None
+    return run
+
+
+def named_keys(study: StudyDocument, store: EntryFolder) -> dict[str, str]:
+    """The public keys that the sites name in their first entries."""
+    found = {}
+    for site in study.sites:
+        text = store.read(0, site)
+        if text is None:
+            raise DataError(f"the study has not begun: there is no entry of {site} for step 0 in {store.folder}")
+        try:
+            found[site] = str(json.loads(text.splitlines()[0])["content"]["identity"])
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise ForgedError(
+                f"the entry of {site} in step 0 is no entry of a study: {type(error).__name__}"
+            ) from error
+    return found
