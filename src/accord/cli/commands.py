@@ -24,8 +24,8 @@ from ..examine.report import report as write_report
 from ..results.run import Run
 from ..samplers.validation import is_complete
 from .errors import users_errors
-from .study import commands
 from .output import REPORT, WORST, Place
+from .study import commands
 
 if TYPE_CHECKING:
     import pandas as pd

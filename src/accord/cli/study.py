@@ -13,7 +13,7 @@ import typer
 from .errors import users_errors
 
 if TYPE_CHECKING:
-    from ..federation import Progress, StudyDocument
+    pass
 
 commands = typer.Typer(no_args_is_help=True, help="Studies between organisations (docs/federations.md).")
 

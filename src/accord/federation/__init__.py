@@ -1,4 +1,4 @@
-"""Studies between organisations: one program at every site, signed entries, files or Flower. See docs/federations.md."""
+"""Studies between organisations: one program at every site, and entries that travel by files or over Flower."""
 
 from .document import StudyDocument
 from .entry import Entry, ForgedError

@@ -8,10 +8,10 @@ from typing import Any
 from ..base.errors import DataError
 from ..data.collectives import Pending, Question, ReplayCollectives
 from ..data.files import read_sheet
+from .document import StudyDocument
 from .keys import is_signed, signature
 from .policy import SitePolicy
 from .program import absent_column
-from .document import StudyDocument
 
 
 @dataclass

@@ -226,6 +226,8 @@ class StudyTotals:
 
     def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
         """The sum of a function over all sites."""
+        leaves: list[Any]
+        structure: Any
         leaves, structure = jax.tree.flatten(arguments)
         names = [f"argument {k}" for k in range(len(leaves))]
         at_once, model = options.pop("at_once", None), self.model

@@ -132,15 +132,15 @@ def _adopted(name: str, own: Any, written: Any) -> Any:
         mixture, *recipe = own.recipe
         if list(recipe) != written["drawn"]:
             raise ValueError(f"{name} has the count, seed and batch {written['drawn']}, not {recipe}")
-        found = Mixture(*(np.asarray(written["mixture"][field], np.float64) for field in Mixture._fields))
-        _require_same_mixture(name, mixture, found)
-        return Drawn(found, *recipe)
+        proposal = Mixture(*(np.asarray(written["mixture"][field], np.float64) for field in Mixture._fields))
+        _require_same_mixture(name, mixture, proposal)
+        return Drawn(proposal, *recipe)
     if isinstance(own, Coordinates):
-        found = Coordinates(np.asarray(written["origin"], float), np.asarray(written["factor"], float))
-        if found.factor.shape != own.factor.shape or found.origin.shape != own.origin.shape:
+        place = Coordinates(np.asarray(written["origin"], float), np.asarray(written["factor"], float))
+        if place.factor.shape != own.factor.shape or place.origin.shape != own.origin.shape:
             raise ValueError(f"{name} has another shape")
-        _require_near(name, own.origin, own.factor, found.origin, found.factor)
-        return found
+        _require_near(name, own.origin, own.factor, place.origin, place.factor)
+        return place
     own, found = np.asarray(own), np.asarray(written)
     if found.shape != own.shape or not np.allclose(found, own, rtol=_APART, atol=_APART, equal_nan=True):
         raise ValueError(f"{name} has other numbers or another shape")

@@ -12,8 +12,8 @@ from ..base.checks import whole_number
 from ..base.errors import DataError, nearest, unknown_name_error
 from ..data.files import read_sheet
 from ..data.policy import Policy
-from .keys import bytes_of, is_digest
 from .document import StudyDocument
+from .keys import bytes_of, is_digest
 
 _KEY_BYTES = 32
 _FLOORS = tuple(f.name for f in fields(Policy))

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..base.atomic import write_private
 from ..base.errors import DataError
-from ..data.cells import AboutCells
 from ..data.policy import Policy
 from ..engines.silo.latents import keep
 from ..network import Network

@@ -144,7 +144,8 @@ def _lacks(study: StudyDocument, folder: EntryFolder, site: str, state: _State |
     """The entries of other sites that a site does not have yet."""
     if state is None:
         return []
-    found, step = [], state.step
+    found: list[list[Any]] = []
+    step = state.step
     while True:
         there = {other: folder.read(step, other) for other in study.sites if other != site}
         new = {other: entry for other, entry in there.items() if entry is not None}
