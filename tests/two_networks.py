@@ -146,7 +146,7 @@ def flower(link, folder):
     import run
 
     import accord
-    from accord.flower import StudyDocument
+    from accord.federation import StudyDocument
 
     study = StudyDocument.read(run.HERE / "study.toml")
     with contextlib.closing(run.Federation(folder, study, host=NEAR, there=link.there)) as federation:

@@ -1,12 +1,13 @@
 """A federation whose processes are killed one after another, and whose draws still equal the draws of one process.
 
-The script prints a table with each kill and its outcome, and with the result of a search for a site's rows in all
-files.
+The script prints a table with each kill and its outcome, with a check that no site made two entries of one step, and
+with the result of a search for a site's rows in all files.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import os
 import signal
 import tempfile
@@ -16,28 +17,45 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
-from run import HERE, Federation, drawn_here
+from run import HERE, Federation, drawn_here, run_of
 
 import accord
-from accord.flower import StudyDocument, audit
+from accord.federation import EntryFolder, StudyDocument, audit
 
 # A number that occurs once in a site's file and must occur in no other file.
 CANARY = "57.31337"
 
 
-def lines_of(federation: Federation, site: str, kind: str) -> int:
+def step_of(federation: Federation, site: str) -> int:
+    """The last step of which a site has made its entry."""
     with suppress(FileNotFoundError):
-        return sum(line.get("kind") == kind for line in audit.read(federation.folder / site / "kept"))
-    return 0
+        return max((line.get("step", -1) for line in audit.read(federation.folder / site / "kept")), default=-1)
+    return -1
 
 
-def wait_for(federation: Federation, site: str, kind: str, more: int) -> None:
-    """Wait until a site has answered `more` further questions of a kind."""
-    due, ends = lines_of(federation, site, kind) + more, time.monotonic() + 600.0
-    while lines_of(federation, site, kind) < due:
+def wait_for(federation: Federation, site: str, step: int) -> None:
+    """Wait until a site has made its entry of a step."""
+    ends = time.monotonic() + 900.0
+    while step_of(federation, site) < step:
         if time.monotonic() > ends:
-            raise SystemExit(f"{site} has not answered {more} more {kind}, see the logs in {federation.folder}")
+            raise SystemExit(f"{site} has made no entry of step {step}, see the logs in {federation.folder}")
         time.sleep(0.2)
+
+
+def made_twice(federation: Federation) -> list[str]:
+    """The entries that differ from an earlier entry of their site and step, in audit files or at the server."""
+    found = []
+    board = EntryFolder(federation.folder / "results" / "entries").all(federation.study.sites)
+    for site in federation.study.sites:
+        kept = federation.folder / site / "kept"
+        stored = EntryFolder(kept / federation.study.hash[:16] / "entries").all([site])
+        hashes: dict[int, set[str]] = {}
+        for line in audit.read(kept):
+            if "step" in line:
+                hashes.setdefault(line["step"], set()).add(line["hash"])
+        found += [f"{site}, step {step}" for step, each in hashes.items() if len(each) > 1]
+        found += [f"{site}, step {step}" for (step, _), entry in stored.items() if board.get((step, site)) != entry]
+    return found
 
 
 def kill_server_app(federation: Federation) -> None:
@@ -84,42 +102,53 @@ def main() -> None:
         second = study.sites[1]
 
         thread, _ = run_in_thread(federation)
-        wait_for(federation, second, "meet", 3)
+        wait_for(federation, second, 3)
         federation.kill(second)
         time.sleep(5.0)
         federation.start_supernode(second)
-        wait_for(federation, second, "meet", 1)
+        wait_for(federation, second, 5)
         rows.append((f"SuperNode of {second}, while sites agree", "the same run continued after its restart"))
 
-        wait_for(federation, second, "sum", 4)
+        wait_for(federation, second, 11)
         kill_server_app(federation)
         thread.join(timeout=120)
-        rows.append(("ServerApp, after 4 sums", "the run ended; restarted below"))
-        sums = lines_of(federation, second, "sum")
+        rows.append((f"ServerApp, after step {step_of(federation, second)}", "the run ended; restarted below"))
 
+        before = step_of(federation, second)
         thread, _ = run_in_thread(federation)
-        wait_for(federation, second, "sum", 2)
+        wait_for(federation, second, before + 3)
         federation.kill("superlink")
         thread.join(timeout=120)
         federation.start_superlink()
-        rows.append(("SuperLink, in the second run", "restarted with its database"))
+        rows.append((f"SuperLink, after step {step_of(federation, second)}", "restarted with its database"))
 
         federation.run()
-        again = lines_of(federation, second, "sum") - sums
-        run = accord.Run.load(folder / "results" / "run.nc")
-        apart = float(np.abs(run.draws - drawn_here(folder, study)).max())
-        rows.append(("all of these", f"{run.traffic.sums} sums, {sums} + {again} requests; draws {apart:.1e} apart"))
+        runs = [accord.Run.load(folder / "results" / "run.nc")]
+        runs += [accord.Run.load(run_of(folder, study, site)) for site in study.sites]
+        here = drawn_here(folder, study)
+        apart = max(float(np.abs(run.draws - here).max()) for run in runs)
+        rows.append(("all of these", f"{runs[0].traffic.sums} sums; draws {apart:.1e} apart"))
+        twice = made_twice(federation)
+        rows.append(("entries of one step that differ", ", ".join(twice) or "none"))
     # the SuperLink's database has all messages uncompressed
     looked = [path for path in folder.rglob("*") if path.is_file() and path != data]
     found = [str(path) for path in looked if CANARY.encode() in path.read_bytes()]
     packed = np.float64(CANARY).tobytes()
-    found += [str(path) for path in looked if packed in path.read_bytes()]
+    # arrays in entries are base64, where a number begins at any of three places
+    forms = [
+        packed,
+        *(
+            base64.b64encode(bytes(shift) + packed + bytes(2))[first : first + 10]
+            for shift, first in enumerate((0, 2, 3))
+        ),
+    ]
+    found += [str(path) for path in looked if any(form in path.read_bytes() for form in forms)]
     rows.append((f"{len(looked)} files, database and logs, for a cell", f"found in {found or 'none'}"))
     assert CANARY.encode() in data.read_bytes()
     width = max(len(what) for what, _ in rows)
     for what, came in rows:
         print(f"{what:<{width}}  {came}")
-    if found or apart > 1e-9:
+    if found or twice or apart > 1e-9:
         raise SystemExit(1)
 
 

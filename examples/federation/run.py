@@ -28,9 +28,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import accord
-from accord.flower import StudyDocument, audit
-from accord.flower.bundle import write_app
-from accord.flower.keys import new_identity
+from accord.federation import StudyDocument, audit
+from accord.federation.flower.bundle import write_app
+from accord.federation.keys import new_identity
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
@@ -188,6 +188,11 @@ class Federation:
             self.kill(name)
 
 
+def run_of(folder: Path, study: StudyDocument, site: str) -> Path:
+    """The file of a site's own run."""
+    return folder / site / "kept" / study.hash[:16] / "run.nc"
+
+
 def drawn_here(folder: Path, study: StudyDocument) -> np.ndarray:
     """The draws of one process with all sites' rows."""
     files = [folder / site / "rows.csv" for site in study.sites]
@@ -219,12 +224,16 @@ def main() -> None:
         raise SystemExit(f"no results in {path.parent}; see {folder}/run.log and the logs beside it")
     run = accord.Run.load(path)
     print(run.summary().to_string())
-    apart = float(np.abs(run.draws - drawn_here(folder, study)).max())
+    here = drawn_here(folder, study)
+    # the server and each site make the draws by themselves
+    runs = [run, *(accord.Run.load(run_of(folder, study, site)) for site in study.sites)]
+    apart = max(float(np.abs(one.draws - here).max()) for one in runs)
     lines = audit.read(folder / study.sites[0] / "kept")
     print(f"\n{run.traffic.sums} sums in {seconds:.0f} s; largest difference to the draws of one process: {apart:.1e}")
+    print(next((line for line in output.splitlines() if " messages" in line), ""))
     print(f"\naudit of {study.sites[0]}, {len(lines)} lines:")
     for line in lines[:4] + lines[-3:]:
-        print(json.dumps({key: value for key, value in line.items() if key not in ("study", "sent")}))
+        print(json.dumps({key: value for key, value in line.items() if key not in ("study", "sent", "hash")}))
     if apart > 1e-9:
         raise SystemExit("draws of the federation differ from the draws of one process")
 

@@ -91,7 +91,10 @@ class RowSums(NamedTuple):
 
 @of_rows
 def row_sums(potential: Potential, shard: Shard, models: tuple[Potential, ...], draws: tuple[Sampled, ...]) -> RowSums:
-    """An agent's sums over its rows, or over a part of its rows; `shard` and `models` belong to a joint posterior."""
+    """Sums over an agent's rows for leave-one-out cross-validation.
+
+    They may cover a part of the rows. `shard` and `models` belong to a joint posterior.
+    """
 
     def without(row: Array) -> Float[Array, "model 3"]:
         one = jax.tree.map(lambda leaf: leaf[row][None], shard.rows)

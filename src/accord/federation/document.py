@@ -34,7 +34,7 @@ from .module import ApprovedModule
 
 # Sections of a document, and the keys of [run] with their types.
 _SECTIONS = ("data", "model", "priors", "run")
-_RUN = {"draws": "int", "chains": "int", "seed": "int", "masks": "bool", "fallback": "bool"}
+_RUN = {"draws": "int", "chains": "int", "seed": "int", "masks": "bool", "fallback": "bool", "report": "bool"}
 
 
 def hash_of(text: str) -> str:

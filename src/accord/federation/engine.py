@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..base.errors import DataError
+from ..data.cells import AboutCells
 from ..data.collectives import Numbers, SiteCollectives
 from ..network import Network
 from ..posterior import Posterior
@@ -22,6 +23,10 @@ from ..samplers.protocol import Bound, Sampler
 from . import figures
 from .exchange import Exchange, Plan
 from .keys import SiteMasks, bytes_of, text_of
+
+
+# Distance from the prior's centre, in its standard deviations, from which on sites evaluate nothing.
+_PRIOR_SDS = 10.0
 
 
 class SumExchange:
@@ -37,6 +42,8 @@ class SumExchange:
         Whether the sums of the study are masked.
     count_points
         Called with the number of positions before this site evaluates its rows there.
+    log
+        Called with problems of this site's cells and their lines, which no other site gets.
     """
 
     def __init__(
@@ -45,8 +52,10 @@ class SumExchange:
         masks: SiteMasks | None,
         masked: bool,
         count_points: Callable[[int], None] = lambda points: None,
+        log: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.exchange, self.masks, self.masked, self.count_points = exchange, masks, masked, count_points
+        self.log = log
         if masked:
             require_masks(len(exchange.sites))
 
@@ -64,7 +73,14 @@ class SumExchange:
 
     def gathered(self, own: Sequence[Any], words: str) -> list[Any]:
         """JSON values of all sites, in the clear."""
-        return self.exchange.gather(Plan("gathered", {}), lambda plan, context: own[0], words)
+
+        def content(plan: Plan, context: str) -> Any:
+            for text in own[0] if isinstance(own[0], list) else ():
+                if isinstance(text, AboutCells):
+                    self.log(text)
+            return own[0]
+
+        return self.exchange.gather(Plan("gathered", {}), content, words)
 
     def total(
         self, plan: Plan, points: int, own: Callable[[Plan], tuple[Sequence[np.ndarray], Any]], words: str
@@ -146,15 +162,13 @@ class StudyEngine:
     ----------
     sums
         The sums of the study.
-    model
-        The posterior with this site's rows alone. None: this process has no rows.
     """
 
     # every site computes the sums
     consensus = None
 
-    def __init__(self, sums: SumExchange, model: Posterior | None) -> None:
-        self.sums, self.model, self.masks = sums, model, sums.masked
+    def __init__(self, sums: SumExchange) -> None:
+        self.sums, self.masks = sums, sums.masked
 
     def check(self, post: Posterior, sampler: Sampler) -> NoReturn:
         """Refuse methods that send messages along edges."""
@@ -168,8 +182,9 @@ class StudyEngine:
 
     @contextmanager
     def placed(self, post: Posterior) -> Iterator[Posterior]:
-        """The posterior with its data at the sites."""
-        yield post.with_data_at(_Owners(self))
+        """The posterior with its data at the sites, of which this process evaluates its own rows."""
+        here = self.sums.exchange.here
+        yield post.with_data_at(_Owners(self.sums, post.alone(*here).near_prior(_PRIOR_SDS) if here else None))
 
     def preliminary(self, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> NoReturn:
         """See `check`."""
@@ -185,16 +200,16 @@ class _Owners:
 
     mine: tuple[int, ...] = ()
 
-    def __init__(self, engine: StudyEngine) -> None:
-        self.engine = engine
+    def __init__(self, sums: SumExchange, model: Posterior | None) -> None:
+        self.sums, self.model = sums, model
 
     def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
         """The number of rows of each site. Other numbers of single sites do not travel."""
         if function is not count:
             raise TypeError("sites of a study send sums only, and no numbers of single sites")
-        model = self.engine.model
+        model = self.model
         here = [] if model is None else [[int(model.sizes[0]), bool(model.potential.rowwise)]]
-        found = self.engine.sums.gathered(here, "the number of rows")
+        found = self.sums.gathered(here, "the number of rows")
         rows, splits = (np.array(column) for column in zip(*found, strict=True))
         # numbers of groups stay at the sites
         none = np.zeros(len(found), np.int64)
@@ -202,7 +217,7 @@ class _Owners:
 
     def totals(self, network: Network, masks: bool = False) -> Totals:
         """Sums over all sites."""
-        return StudyTotals(self.engine.sums, self.engine.model)
+        return StudyTotals(self.sums, self.model)
 
     # --- latents, see `posterior.latent_keepers` ---
 
@@ -234,18 +249,32 @@ class StudyTotals:
         options = {name: part for name, part in options.items() if part is not None}
         looked = len(options["points"]) if "points" in options else 1
 
+        def given(plan: Plan) -> tuple[Any, ...]:
+            return tuple(structure.unflatten([plan.parts[name] for name in names]))
+
         def own(plan: Plan) -> tuple[Sequence[np.ndarray], Any]:
             assert model is not None
-            given = structure.unflatten([plan.parts[name] for name in names])
             more = {name: plan.parts[name] for name in options} | ({} if at_once is None else {"at_once": at_once})
             with jax.enable_x64(True):
-                (found,) = jax.tree.leaves(model.totals_here().each(function, *given, **more))
-            return [np.asarray(found)[0]], None
+                found = jax.tree.leaves(model.totals_here().each(function, *given(plan), **more))
+            return [np.asarray(leaf)[0] for leaf in found], None
 
-        plan = Plan(function.__name__, {**dict(zip(names, leaves, strict=True)), **options})
-        ((total,), _) = self.sums.total(plan, looked, own, f"{_described(function)} Positions: {looked}.")
-        return total
+        plan = Plan(_name(function), {**dict(zip(names, leaves, strict=True)), **options})
+        sums, _ = self.sums.total(plan, looked, own, f"{_described(function)} Positions: {looked}.")
+        if len(sums) == 1 or model is None:
+            return sums[0]
+        with jax.enable_x64(True):
+            first = jax.tree.map(lambda leaf: leaf[0], model.stacked(agents=model.held))
+            shapes: Any = jax.eval_shape(function, model.potential, first, *given(plan))
+        names_of_sums: Any = jax.tree.structure(shapes)
+        return names_of_sums.unflatten(sums)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """The name of a function, also of a partial one."""
+    return str(getattr(function, "func", function).__name__)
 
 
 def _described(function: Callable[..., Any]) -> str:
-    return (function.__doc__ or function.__name__).strip().splitlines()[0]
+    """The first line of a function's docstring."""
+    return str(getattr(function, "func", function).__doc__ or _name(function)).strip().splitlines()[0]

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import DataError
 from ..data.cells import AboutCells
 from .keys import bytes_of, is_signed, signature, text_of
 
@@ -25,7 +24,7 @@ _PURPOSE = b"accord entry 1\n"
 MOST_BYTES = 200_000_000
 
 
-class ForgedError(DataError):
+class ForgedError(RuntimeError):
     """An entry is damaged, is not signed by its site, or contradicts an earlier entry."""
 
 

@@ -13,6 +13,7 @@ from ..base.atomic import write_private
 from ..base.errors import DataError
 from ..data.policy import Policy
 from ..engines.silo.latents import keep
+from ..examine.report import report
 from ..network import Network
 from ..posterior import Posterior
 from ..results.run import Run
@@ -29,6 +30,8 @@ from .policy import RefusedError, SitePolicy
 _LONGEST = 500
 # Options of a study for `sample`.
 _OPTIONS = ("draws", "chains", "seed")
+# File of the report of a study.
+_REPORT = "report.html"
 
 
 class SiteError(DataError):
@@ -62,8 +65,8 @@ class Progress:
 
 def follow(
     study: StudyDocument, sums: SumExchange, file: Path | None, floors: Policy, progress: bool | None = None
-) -> tuple[Run, Posterior | None]:
-    """The run of a study, and the posterior with the rows of this site alone.
+) -> tuple[Run, Posterior, StudyEngine]:
+    """The run of a study, with its posterior and the engine that makes its sums.
 
     Parameters
     ----------
@@ -87,15 +90,19 @@ def follow(
     post = study.model(StudyCollectives(sums), file, floors)
     # the size of the smallest group at other sites is unknown
     post = post.finely() if post.has_latents else post
-    own = None if file is None else post.alone(*sums.exchange.here)
+    engine = StudyEngine(sums)
     options = {key: value for key, value in study.run.items() if key in _OPTIONS}
-    network = Network.star(len(study.sites))
-    run = sample(post, network, study.method, engine=StudyEngine(sums, own), progress=progress, **options)
+    run = sample(post, _network(study), study.method, engine=engine, progress=progress, **options)
     # all sites have the same draws
     flat = run.average.reshape(-1, run.average.shape[2])
     result = Plan("result", {"means": flat.mean(axis=0), "sds": flat.std(axis=0)})
     sums.exchange.gather(result, lambda plan, context: None, "the means and sds of the draws, which all sites have")
-    return run, own
+    return run, post, engine
+
+
+def _network(study: StudyDocument) -> Network:
+    """All sites, each with the entries of all others."""
+    return Network.star(len(study.sites))
 
 
 class Site:
@@ -169,7 +176,8 @@ class Site:
             noted = {"step": entry.step, "what": entry.what, "bytes": len(text), "hash": digest(text)}
             if entry.step == 1:
                 noted |= self._absent(study)
-            if isinstance(entry.content, list):
+            # numbers of sums stay in the entry, which the site's folder has
+            if not (isinstance(entry.content, dict) and entry.content.keys() & {"masked", "own"}):
                 noted["sent"] = entry.content
             audit.note(policy.folder, study=study.hash, **noted)
 
@@ -180,13 +188,15 @@ class Site:
         exchange.take({(step, site): text for (step, site), text in entries.items() if site != policy.site})
         self._require_own(store, entries)
         masks = SiteMasks(folder) if study.masks else None
-        sums = SumExchange(exchange, masks, study.masks, count_points)
+        sums = SumExchange(exchange, masks, study.masks, count_points, self.log)
         try:
-            run, own = follow(study, sums, policy.data, policy.floors, progress)
+            run, post, engine = follow(study, sums, policy.data, policy.floors, progress)
+            self._keep(study, folder, run, post.alone(*exchange.here))
+            if study.run.get("report", False) and not (folder / _REPORT).is_file():
+                report(run, folder / _REPORT, post, _network(study), sites=study.sites, engine=engine)
         except Pending as stop:
             has = tuple(site for site in study.sites if site not in stop.sites and store.read(stop.step, site))
             return Progress(stop.step, stop.sites, self._own(store), has)
-        self._keep(study, folder, run, own)
         return Progress(exchange.step, (), self._own(store), run=run)
 
     def _own(self, store: EntryFolder) -> dict[int, bytes]:
@@ -201,12 +211,12 @@ class Site:
                     "the study cannot continue: begin a study with another seed"
                 )
 
-    def _keep(self, study: StudyDocument, folder: Path, run: Run, own: Posterior | None) -> None:
+    def _keep(self, study: StudyDocument, folder: Path, run: Run, own: Posterior) -> None:
         """Store the run and the site's latents once."""
         if (folder / "run.nc").is_file():
             return
         run.save(folder / "run.nc")
-        if own is not None and own.has_latents:
+        if own.has_latents:
             keep(own, run.draws[:, :, 0], study.run.get("seed", 0), str(folder), "latents")
         audit.note(self.policy.folder, study=study.hash, finished=str(folder / "run.nc"))
 
@@ -276,7 +286,7 @@ def result(study: StudyDocument, folder: Path, public: Mapping[str, str] | None 
         public = named_keys(study, store)
     exchange = Exchange(study.hash, study.sites, None, store, public)
     try:
-        run, _ = follow(study, SumExchange(exchange, None, study.masks), None, Policy.none())
+        run, *_ = follow(study, SumExchange(exchange, None, study.masks), None, Policy.none())
     except Pending as stop:
         raise DataError(
             f"the study is not finished: {folder} has no entry of {', '.join(stop.sites)} for step {stop.step}"

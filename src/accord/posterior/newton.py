@@ -106,7 +106,14 @@ def own_scale(curvature: np.ndarray) -> np.ndarray:
 def spectrum(hessian: np.ndarray) -> Spectrum:
     """The eigendecomposition of a Hessian scaled to unit diagonal."""
     scale = own_scale(np.abs(np.diagonal(hessian)))
-    return Spectrum(scale, *np.linalg.eigh(hessian * np.outer(scale, scale)))
+    values, vectors = np.linalg.eigh(hessian * np.outer(scale, scale))
+    return Spectrum(scale, values, oriented(vectors))
+
+
+def oriented(vectors: np.ndarray) -> np.ndarray:
+    """Eigenvectors, the columns, with signs that are the same on all machines."""
+    towards = np.cos(np.arange(1.0, 1.0 + len(vectors)))
+    return vectors * np.where(towards @ vectors < 0, -1.0, 1.0)
 
 
 def not_identified(parts: str) -> NotIdentifiedError:

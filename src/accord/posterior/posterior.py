@@ -24,7 +24,7 @@ from ..base.memory import require_matrices
 from ..base.page import table
 from ..base.pytree import altered
 from ..base.text import counted
-from ..base.widths import in_either_width
+from ..base.widths import in_doubles, in_either_width
 from ..network import Network
 from ..network.averaging import Averaging
 from .coordinates import Coordinates, moved
@@ -377,6 +377,15 @@ class Posterior:
         if coordinates.origin.shape != (self.dim,):
             raise ValueError(f"the coordinates have {coordinates.origin.size} dimensions, the posterior {self.dim}")
         return self._with(coordinates=coordinates, init=coordinates.inverse(self.init))
+
+    def near_prior(self, sds: float) -> Posterior:
+        """The same posterior with density 0 far from the prior, where likelihoods reveal most about rows.
+
+        Far means that the prior's density is below exp(-sds^2 / 2) times its density at `init`, as a normal prior's is
+        at `sds` standard deviations from its mean. There the result does not depend on rows.
+        """
+        lowest = float(in_doubles(lambda: self._log_prior(self._params))) - sds**2 / 2.0
+        return self._with(_log_likelihood=Partial(_near, lowest, self._log_prior, self._log_likelihood))
 
     def in_parameters(self) -> Posterior:
         """The same posterior without coordinates, as a function of the user's parameters x."""
@@ -788,3 +797,9 @@ def _on_device(shards: Shard) -> Shard:
         return array.astype(kinds[array.dtype.kind]) if wide else array
 
     return jax.device_put(jax.tree.map(narrowed, shards))
+
+
+def _near(lowest: float, log_prior: Partial, log_likelihood: Partial, params: PyTree, *others: PyTree) -> PyTree:
+    """A log likelihood that is -inf where the log prior is below `lowest`."""
+    found = log_likelihood(params, *others)
+    return jax.tree.map(lambda leaf: jnp.where(log_prior(params) >= lowest, leaf, -jnp.inf), found)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from ...base.atomic import make_private
 from ...base.errors import DataError
+from .. import audit
 from ..document import StudyDocument, hash_of
 from ..entry import ForgedError
 from ..exchange import EntryFolder
@@ -44,23 +46,31 @@ def answered(policy: SitePolicy, request: bytes, log: Callable[[str], None] = la
         message = json.loads(request)
         text, since = str(message["study"]), int(message["since"])
         entries = {(int(step), str(site)): str(entry).encode() for step, site, entry in message["entries"]}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        wrong = DataError(f"{policy.site}: a message of {len(request)} bytes is no request: {type(error).__name__}")
+        return _refused(policy, wrong, log)
+    try:
         # check the hash before parsing the document
         policy.require_hash(hash_of(text))
         study = StudyDocument(text)
-    except RefusedError as error:
-        return failed(str(error), policy.site, refused=True)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        return failed(
-            f"{policy.site}: a message of {len(request)} bytes is no request: {type(error).__name__}", policy.site
-        )
+    except (ValueError, RecursionError) as error:
+        return _refused(policy, error, log, study=hash_of(text))
     known = {place: entry for place, entry in entries.items() if place[1] in study.sites}
     try:
         found = Site(policy, log).answer(study, known)
-    except (SiteError, DataError, ValueError, ArithmeticError) as error:
+    except (SiteError, ForgedError, DataError, ValueError, ArithmeticError) as error:
         return failed(str(error), policy.site, refused=isinstance(error, RefusedError))
     own = [[step, entry.decode()] for step, entry in sorted(found.entries.items()) if step >= since]
     answer = {"site": policy.site, "step": found.step, "waits_for": found.waits_for, "has": found.has, "entries": own}
     return json.dumps(answer).encode()
+
+
+def _refused(policy: SitePolicy, error: Exception, log: Callable[[str], None], **study: str) -> bytes:
+    """The answer to a message that the site does not process. Its audit file has the reason too."""
+    make_private(policy.folder)
+    audit.note(policy.folder, **study, refused=str(error))
+    log(str(error))
+    return failed(str(error), policy.site, refused=isinstance(error, RefusedError))
 
 
 def failed(text: str, site: str | None = None, *, refused: bool = False) -> bytes:
@@ -114,7 +124,7 @@ def collect(study: StudyDocument, channel: Channel, folder: EntryFolder, log: Ca
         Sites cannot answer, or none can continue.
     """
     states: dict[str, _State] = {}
-    shown = -1
+    shown, messages, sent, received = -1, 0, 0, 0
     while not all(site in states and states[site].finished for site in study.sites):
         requests = {}
         for site in study.sites:
@@ -128,7 +138,11 @@ def collect(study: StudyDocument, channel: Channel, folder: EntryFolder, log: Ca
                 requests[site] = json.dumps(message).encode()
         if not requests:
             raise DataError("no site can continue: each waits for an entry that no site has made")
-        answers = {site: json.loads(answer) for site, answer in channel(requests).items()}
+        found = channel(requests)
+        messages += len(requests)
+        sent += sum(map(len, requests.values()))
+        received += sum(map(len, found.values()))
+        answers = {site: json.loads(answer) for site, answer in found.items()}
         _raise(answers)
         for site, answer in answers.items():
             states[site] = _State(int(answer["step"]), tuple(answer["has"]), not answer["waits_for"])
@@ -138,6 +152,7 @@ def collect(study: StudyDocument, channel: Channel, folder: EntryFolder, log: Ca
         if step > shown and _words_of(study, folder, step):
             shown = step
             log(f"step {step}: {_words_of(study, folder, step)}")
+    log(f"{messages} messages, {sent / 1e3:.0f} kB to the sites and {received / 1e3:.0f} kB from them")
 
 
 def _lacks(study: StudyDocument, folder: EntryFolder, site: str, state: _State | None) -> list[list[Any]]:

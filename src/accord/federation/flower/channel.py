@@ -110,8 +110,8 @@ class _Question:
     def __init__(self, channel: NodeChannel, requests: dict[str, bytes]) -> None:
         self.channel, self.requests = channel, requests
         self.answers: dict[str, bytes] = {}
-        # node of each open message
-        self._open: dict[str, int] = {}
+        # node and request of each open message
+        self._open: dict[str, tuple[int, bytes]] = {}
         # time of the last request to each node
         self._asked: dict[int, float] = {}
         # time of the last answer of each node
@@ -132,7 +132,7 @@ class _Question:
         self.channel.forget(here)
         # a reconnected node has lost its request
         self._asked = {node: at for node, at in self._asked.items() if node in here}
-        # the first request is the same for all sites, so that unknown nodes can get it
+        # an unknown node gets the request of any site, and its answer names its own site
         first, due = next(iter(self.requests.values())), {}
         for node in here - self._broken.keys():
             name = self.channel.name_of(node)
@@ -141,20 +141,21 @@ class _Question:
                 due[node] = first if name is None else self.requests[name]
         if due:
             # earlier messages stay open, as they may still be answered
-            self._open |= self.channel.post.send(due)
+            sent = self.channel.post.send(due)
+            self._open |= {message: (node, due[node]) for message, node in sent.items()}
             self._asked |= dict.fromkeys(due, now)
 
     def receive(self) -> None:
         """Process the replies that have arrived."""
         for message, answer in self.channel.post.replies(tuple(self._open)).items() if self._open else ():
-            node = self._open.pop(message)
+            node, request = self._open.pop(message)
             if answer is None:
                 self._asked.pop(node, None)
             elif isinstance(answer, Broken):
                 self._broken[node] = answer.reason
                 self._fail()
             else:
-                self._take(node, answer)
+                self._take(node, answer, request)
 
     def all_answers(self) -> dict[str, bytes]:
         """All answers. Raises `DataError` if a node is broken."""
@@ -174,8 +175,8 @@ class _Question:
     def _fail(self) -> None:
         self._failed = time.monotonic() if self._failed is None else self._failed
 
-    def _take(self, node: int, answer: bytes) -> None:
-        """Process an answer, whose first one names the site of a node."""
+    def _take(self, node: int, answer: bytes, request: bytes) -> None:
+        """Process the answer to a request. The first answer of a node names its site."""
         head, now = _read(answer), time.monotonic()
         name = self.channel.name_of(node)
         if name is None:
@@ -189,7 +190,10 @@ class _Question:
                 raise DataError(f"two nodes name the site {name}: a site must have one node")
             self.channel.meet(node, name)
         self._answered[node] = now
-        if name in self.requests:
+        if name in self.requests and request != self.requests[name] and "error" not in head:
+            # the request was for another site
+            self._asked.pop(node, None)
+        elif name in self.requests:
             self.answers[name] = answer
             if "error" in head:
                 self._fail()

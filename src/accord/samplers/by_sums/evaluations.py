@@ -128,7 +128,10 @@ def expansion_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) ->
 def expansion_of(
     potential: Potential, shard: Shard, x: Float[Array, " dim"], most: Float[Array, ""]
 ) -> Float[Array, " number"]:
-    """Value, gradient and upper triangle of the Hessian of an agent's potential, made `finite` by `most`."""
+    """Value, gradient and upper triangle of the Hessian of an agent's potential.
+
+    They are made `finite` by `most`.
+    """
     return finite(expansion_at(potential, shard, x), most)
 
 

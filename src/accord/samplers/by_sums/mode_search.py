@@ -17,7 +17,7 @@ import numpy as np
 
 from ...base.counters import generator
 from ...posterior.coordinates import Coordinates
-from ...posterior.newton import newton_step
+from ...posterior.newton import newton_step, oriented
 from ..session import Session
 from .adaptation import Mode
 from .evaluations import NOWHERE, Expansions, expansions, slopes
@@ -250,7 +250,7 @@ def probe(session: Session, place: Coordinates, scattered: int = SCATTERED) -> L
     lines = [factor / np.linalg.norm(factor, axis=1)[:, None]]
     if 1 < len(factor) <= _FEW_DIMENSIONS:
         own = np.linalg.norm(factor, axis=1)
-        vectors = np.linalg.eigh((factor @ factor.T) / np.outer(own, own))[1]
+        vectors = oriented(np.linalg.eigh((factor @ factor.T) / np.outer(own, own))[1])
         axes = np.linalg.solve(factor, own[:, None] * vectors).T
         lines.append(axes / np.linalg.norm(axes, axis=1)[:, None])
     held = np.linalg.inv(factor).T
