@@ -83,8 +83,10 @@ class Coder(NamedTuple):
         Sd of an agent's noise and rounding grid of each number, shape (number,), > 0.
     width
         Bytes of each number, 1 to 4, shape (number,).
+    added
+        Correction that each agent adds to its numbers, shape (number,).
     value
-        Whether each number is a value of the potential, shape (number,). Only values are corrected.
+        Whether each number is a value of the potential, shape (number,).
     near
         Whether a clipped number is an error, shape (number,). Values clipped from below are always an error.
     """
@@ -93,6 +95,7 @@ class Coder(NamedTuple):
     noise: np.ndarray
     grid: np.ndarray
     width: np.ndarray
+    added: np.ndarray
     value: np.ndarray
     near: np.ndarray
 
@@ -105,11 +108,6 @@ class Coder(NamedTuple):
     def most(self) -> np.ndarray:
         """The largest integer of an agent, shape (number,): all agents together cannot exceed half the modulus."""
         return (np.left_shift(1, 8 * self.width - 1) - 1) // self.num_agents
-
-    @property
-    def added(self) -> np.ndarray:
-        """The correction that each agent adds to its numbers, shape (number,)."""
-        return np.where(self.value, (np.square(self.noise) + np.square(self.grid) / 12.0) / 2.0, 0.0)
 
     def noisy(self, part: Float[np.ndarray, " number"], generator: np.random.Generator) -> np.ndarray:
         """An agent's numbers with correction and noise. A number that is not finite is `inf`."""
@@ -210,6 +208,10 @@ class Noise:
         """Sd of the noise in F at points, shape (point,)."""
         return np.asarray(self._value(radius) * (1.0 + _STEP**2 / 12.0) ** 0.5 * self.num_agents**0.5)
 
+    def correction(self, radius: np.ndarray) -> np.ndarray:
+        """What all agents together add to F at points, shape (point,), half the variance of the noise."""
+        return np.asarray(np.square(self.value(radius)) / 2.0)
+
     def gradient(self, radius: np.ndarray) -> np.ndarray:
         """Sd of the noise in each coordinate of the gradient of F at points, shape (point,)."""
         return np.asarray(np.maximum(_GRADIENT, _GRADIENT_FAR * radius / self.dim**0.5) * (1.0 + 1.0 / 12.0) ** 0.5)
@@ -250,6 +252,10 @@ class Noise:
         if kind == "expansion":
             # values of expansions are not relative to the value at an origin
             width = np.where(np.arange(width.size) == 0, _WIDEST, np.maximum(width, 3))
+        added = np.zeros_like(noise)
+        if kind in ("value", "slope"):
+            # expansions only shape proposals
+            added[:, 0] = (np.square(noise[:, 0]) + np.square(grid[:, 0]) / 12.0) / 2.0
         value = np.broadcast_to((np.arange(noise.shape[1]) == 0) & (kind != "error"), noise.shape)
         near = np.broadcast_to((radius < dim**0.5 + _NEAR)[:, None], noise.shape)
         return Coder(
@@ -257,16 +263,15 @@ class Noise:
             noise.ravel(),
             grid.ravel(),
             np.broadcast_to(width, noise.shape).ravel(),
+            added.ravel(),
             value.ravel(),
             near.ravel(),
         )
 
     def coder_of_origin(self) -> Coder:
         """The coder of the potential at an origin: little noise at the first one. Its noise is not corrected."""
-        noise = np.array([self.sigma * (1.0 if self.origins else _AT_ORIGIN)])
-        return Coder(
-            self.num_agents, noise, noise * _STEP, np.array([_WIDEST]), np.zeros(1, bool), np.ones(1, bool)
-        )
+        noise, no = np.array([self.sigma * (1.0 if self.origins else _AT_ORIGIN)]), np.zeros(1, bool)
+        return Coder(self.num_agents, noise, noise * _STEP, np.array([_WIDEST]), np.zeros(1), no, ~no)
 
 
 def secret_generator() -> np.random.Generator:

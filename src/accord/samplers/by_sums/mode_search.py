@@ -292,12 +292,12 @@ def probe(session: Session, place: Coordinates, scattered: int = SCATTERED) -> L
     radii *= _JITTER ** (generator(session.job.seed, "radii").random(scattered) - 0.5)
     around *= radii[:, None] / np.linalg.norm(around, axis=1)[:, None]
     points = np.concatenate([on_lines, np.zeros((1, len(factor))), around])
-    value, gradient = slopes(session, place, points)
     noise = session.noise
+    value, gradient = _slopes(session, place, points)
     at_origin = float(value[len(on_lines)]) if noise is None else noise.at_origin(place)
     landed = _landings(points, value - at_origin, gradient, _times(scattered) * LANDINGS)
     if len(landed):
-        there, slope = slopes(session, place, landed)
+        there, slope = _slopes(session, place, landed)
         points, gradient = np.concatenate([points, landed]), np.concatenate([gradient, slope])
         value = np.concatenate([value, there])
     blur = None
@@ -305,6 +305,15 @@ def probe(session: Session, place: Coordinates, scattered: int = SCATTERED) -> L
         radius = noise.radius(place, points)
         blur = noise.value(radius), noise.gradient(radius)
     return Lines(directions, points, value - at_origin, gradient, at_origin, scattered, blur)
+
+
+def _slopes(session: Session, place: Coordinates, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """F and its gradient at points. With coarse answers F is unbiased, where its exponential is otherwise."""
+    value, gradient = slopes(session, place, points)
+    noise = session.noise
+    if noise is None:
+        return value, gradient
+    return np.where(value < NOWHERE, value - noise.correction(noise.radius(place, points)), value), gradient
 
 
 def _landed(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray) -> np.ndarray:
