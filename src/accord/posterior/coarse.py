@@ -79,6 +79,8 @@ class Coder(NamedTuple):
     ----------
     num_agents
         Number of agents of the sum.
+    per_point
+        Numbers of each point, of which the first is the value.
     noise, grid
         Sd of an agent's noise and rounding grid of each number, shape (number,), > 0.
     width
@@ -92,6 +94,7 @@ class Coder(NamedTuple):
     """
 
     num_agents: int
+    per_point: int
     noise: np.ndarray
     grid: np.ndarray
     width: np.ndarray
@@ -122,7 +125,11 @@ class Coder(NamedTuple):
         # a position without mass is clipped on purpose
         high &= self.near & (noisy < _NOWHERE / 10.0)
         clipped = bool((low & (self.value | self.near)).any() or high.any())
-        return np.clip(levels, -most, most).astype(np.int64) & self.mask, clipped
+        levels = np.clip(levels, -most, most).reshape(-1, self.per_point)
+        # values without their gradients would look like another mode
+        lost = ((low | (noisy / self.grid > most)) & ~self.value).reshape(levels.shape).any(axis=1)
+        levels[:, 0] = np.where(lost & self.value[:: self.per_point], most[:: self.per_point], levels[:, 0])
+        return levels.ravel().astype(np.int64) & self.mask, clipped
 
     def encoded(self, part: Float[np.ndarray, " number"], generator: np.random.Generator) -> Int64[np.ndarray, " n"]:
         """An agent's numbers as integers mod 2^(8 width)."""
@@ -260,6 +267,7 @@ class Noise:
         near = np.broadcast_to((radius < dim**0.5 + _NEAR)[:, None], noise.shape)
         return Coder(
             self.num_agents,
+            noise.shape[1],
             noise.ravel(),
             grid.ravel(),
             np.broadcast_to(width, noise.shape).ravel(),
@@ -271,7 +279,7 @@ class Noise:
     def coder_of_origin(self) -> Coder:
         """The coder of the potential at an origin: little noise at the first one. Its noise is not corrected."""
         noise, no = np.array([self.sigma * (1.0 if self.origins else _AT_ORIGIN)]), np.zeros(1, bool)
-        return Coder(self.num_agents, noise, noise * _STEP, np.array([_WIDEST]), np.zeros(1), no, ~no)
+        return Coder(self.num_agents, 1, noise, noise * _STEP, np.array([_WIDEST]), np.zeros(1), no, ~no)
 
 
 def secret_generator() -> np.random.Generator:

@@ -142,7 +142,7 @@ class Lines:
         """
         share = np.nan_to_num(self.most_rise / (np.square(DISTANCES) / 2.0), nan=np.inf, posinf=np.inf)
         # a low density far out still has mass if the region is wide. Points below that limit are ignored.
-        matters = self.rise < _end(DISTANCES, self.directions.shape[1])
+        matters = self.most_rise < _end(DISTANCES, self.directions.shape[1])
         for mode in known:
             matters &= _distances(self.points[: share.size], mode).reshape(share.shape) > _NEAR[-1]
         return np.where(matters, share, np.inf).min(axis=1, initial=np.inf)
