@@ -59,7 +59,7 @@ def intercepts() -> accord.Posterior:
         effect = np.repeat(rng.standard_normal(4) * 0.7, 15)
         y = (rng.random(60) < 1.0 / (1.0 + np.exp(-(0.5 + x + effect)))).astype(float)
         tables.append(pd.DataFrame({"y": y, "x": x, "ward": ward}))
-    return accord.models.glm(tables, "y ~ x + (1 | ward)", "logistic")
+    return accord.models.glm(tables, "y ~ x + (1 | ward)", "bernoulli")
 
 
 def breast_cancer(columns: int) -> accord.Posterior:

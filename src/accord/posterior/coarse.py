@@ -183,7 +183,7 @@ class Noise:
         self.num_agents, self.dim, self.rows = num_agents, dim, rows
         self.sigma, self.origins = sigma(num_agents), dict[bytes, float]()
         self._place: Coordinates | None = None
-        self._modes: list[tuple[np.ndarray, np.ndarray]] = []
+        self._regions: list[tuple[np.ndarray, np.ndarray]] = []
 
     @property
     def of_origin(self) -> float:
@@ -194,20 +194,20 @@ class Noise:
         """F at the origin of coordinates in which points have been evaluated."""
         return self.origins[_key(place)]
 
-    def know(self, place: Coordinates, modes: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
-        """Measure radii from these modes too: means (dim,) and factors (dim, dim) in the coordinates `place`."""
-        self._place, self._modes = place, list(modes)
+    def know(self, place: Coordinates, regions: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+        """Measure radii from these regions of mass too: means (dim,) and factors (dim, dim) in coordinates `place`."""
+        self._place, self._regions = place, list(regions)
 
     def radius(self, place: Coordinates | None, points: Float[np.ndarray, "point dim"]) -> np.ndarray:
-        """Distance of points from the nearest mode, in its standard deviations, shape (point,).
+        """Distance of points from the nearest known region of mass, in its standard deviations, shape (point,).
 
         Without coordinates the distance is unknown and 0 is returned.
         """
         if place is None:
             return np.zeros(len(points))
         found = np.linalg.norm(points, axis=1)
-        if self._modes and self._place is not None and _key(place) == _key(self._place):
-            for mean, factor in self._modes:
+        if self._regions and self._place is not None and _key(place) == _key(self._place):
+            for mean, factor in self._regions:
                 found = np.minimum(found, np.linalg.norm(np.linalg.solve(factor, (points - mean).T), axis=0))
         return found
 
@@ -240,7 +240,7 @@ class Noise:
         gradients = {"slope": dim, "expansion": dim}.get(kind, 0)
         hessians = dim * (dim + 1) // 2 if kind == "expansion" else 0
         noise, root = np.empty((count, 1 + gradients + hessians)), self.num_agents**0.5
-        noise[:, 0] = self._value(radius) if kind != "error" else _QUADRATURE / root
+        noise[:, 0] = {"error": _QUADRATURE / root, "expansion": self.sigma}.get(kind, self._value(radius))
         if kind == "slope":
             noise[:, 1:] = np.maximum(_GRADIENT, _GRADIENT_FAR * radius / dim**0.5)[:, None] / root
         if kind == "expansion":

@@ -30,6 +30,8 @@ _FALSE_ALARM = 1e-4
 MOVED = LANDINGS
 # Leapfrog steps of a test move.
 _STEPS = 3
+# Test moves and their steps with coarse answers, whose gradients take most of the bytes.
+_MOVED_COARSELY, _STEPS_COARSELY = 128, 2
 # Length of a leapfrog step in one dimension, in standard deviations.
 _LENGTH = 0.8
 # Least acceptance rate of the test moves.
@@ -239,7 +241,8 @@ def _move(session: Session, place: Coordinates, found: Weighing, at_origin: floa
     mean, cov = found.moments()
     inner = Coordinates(mean, np.linalg.cholesky(cov))
     # systematic resampling
-    edges = (np.arange(MOVED) + numbers.random()) / MOVED
+    moves, steps = (MOVED, _STEPS) if session.noise is None else (_MOVED_COARSELY, _STEPS_COARSELY)
+    edges = (np.arange(moves) + numbers.random()) / moves
     chosen = np.searchsorted(np.cumsum(found.weight) / found.weight.sum(), edges).clip(0, found.weight.size - 1)
     start = inner.inverse(found.points[chosen])
     whole = place.after(inner)
@@ -256,10 +259,10 @@ def _move(session: Session, place: Coordinates, found: Weighing, at_origin: floa
         # a Metropolis step with noise is exact if the value at its start is the one in the weight (Andrieu & Roberts
         # 2009). The noise of gradients is the same for the reverse of a trajectory.
         here = found.rise[chosen] + at_origin, here[1]
-    velocity, uniform = numbers.standard_normal(start.shape), numbers.random(MOVED)
+    velocity, uniform = numbers.standard_normal(start.shape), numbers.random(moves)
     step = _LENGTH * mean.size**-0.25
     for _ in range(_TRIES):
-        z, v, there = _leapfrog(evaluate, start, velocity, here, step)
+        z, v, there = _leapfrog(evaluate, start, velocity, here, step, steps)
         with np.errstate(all="ignore"):
             energy = (there[0] - here[0]) + np.square(v).sum(axis=1) / 2.0 - np.square(velocity).sum(axis=1) / 2.0
         accepted = np.log(uniform) < -np.where(np.isfinite(energy), energy, np.inf)
@@ -279,10 +282,11 @@ def _leapfrog(
     v: np.ndarray,
     there: tuple[np.ndarray, np.ndarray],
     step: float,
+    steps: int,
 ) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Positions and velocities after `_STEPS` steps, (point, dim), and F and its gradients there; one sum per step."""
+    """Positions and velocities after some steps, (point, dim), and F and its gradients there; one sum per step."""
     with np.errstate(all="ignore"):
-        for _ in range(_STEPS):
+        for _ in range(steps):
             v = v - step / 2.0 * there[1]
             z = z + step * v
             there = evaluate(z)

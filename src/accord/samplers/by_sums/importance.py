@@ -192,9 +192,9 @@ class Importance(BySums):
         place = laplace(session)
         session.stage("searching tails and modes")
         search = other_modes(session, place, probe(session, place, self.search))
-        if session.noise is not None:
-            session.noise.know(place, [(mode.mean, mode.factor) for mode in search.modes])
-        return Batches(session, place, self, search, follow(session, place, search))
+        batches = Batches(session, place, self, search, follow(session, place, search))
+        batches.share_regions()
+        return batches
 
 
 class Batches:
@@ -304,8 +304,9 @@ class Batches:
     def weigh(self, target: int) -> None:
         """Draw batches of values, until there are `target` effective draws or they would need too many points."""
         if self.session.noise is not None and not self.fitted:
-            # the noise of a point must not depend on the proposals of other points
+            # the proposals of points must not depend on their noise
             self._drop()
+            self.share_regions()
         proposal = self._proposal
         while self.found is None or len(self.found.batches) < self.max_batches:
             count, before = self.due(target), 0.0 if self.found is None else self.found.effective
@@ -379,6 +380,17 @@ class Batches:
         usual = self.proposals.around(self.main)
         return usual if self.around is None else Mixture.of((1.0 - _AROUND_SHARE, usual), (_AROUND_SHARE, self.around))
 
+    def share_regions(self) -> None:
+        """Measure the radii, from which the noise of points follows, from all components of the proposal."""
+        noise = self.session.noise
+        if noise is None:
+            return
+        regions = [(mode.mean, mode.factor) for mode in self.proposals.modes]
+        for mixture in (self.main.mixture(), self.proposals.skeleton, self.around):
+            if mixture is not None:
+                regions += zip(mixture.mean, mixture.factor, strict=True)
+        noise.know(self.place, regions)
+
     def _drop(self) -> None:
         """Stop counting the points so far, as the next proposal depends on their noise."""
         assert self.found is not None
@@ -391,6 +403,7 @@ class Batches:
         self.around = own if self.around is None else Mixture.of((0.5, self.around), (0.5, own))
         self.efficiency = self.found.effective / self.found.weight.size
         self._drop()
+        self.share_regions()
         self.weigh(self.session.job.target)
 
     def _draw_around(self, points: np.ndarray, log_weight: np.ndarray) -> None:

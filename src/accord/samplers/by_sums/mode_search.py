@@ -20,7 +20,7 @@ from ...posterior.coordinates import Coordinates
 from ...posterior.newton import newton_step
 from ..session import Session
 from .adaptation import Mode
-from .evaluations import NOWHERE, Expansions, expansions, slopes
+from .evaluations import NOWHERE, Expansions, expansions, slopes, values
 from .proposal import Mixture
 
 # Distances on half-lines to find slow tails, in standard deviations.
@@ -205,7 +205,7 @@ class Lines:
                 at_origin = own < (1.0 - _BENT) * self.risen - _SURE * np.hypot(distance * self.noise[1], self.noise[0])
             # points of the main mode may be below tangents at points of another mode
             elsewhere = np.flatnonzero(usual & (distance > _KNOWN) & ~(np.linalg.norm(landed, axis=1) < _KNOWN))
-            tangents = np.flatnonzero(usual & (distance <= _FAR_OUT[-1]))
+            tangents = np.flatnonzero(usual & (distance <= _FAR_OUT[-1]) & np.isfinite(own))
             # a margin for rounding errors on either side, relative to the rises at both points
             rise = self.risen + _BENT * np.abs(self.risen) + 1e-6
             lowest = own - self.risen + _BENT * np.abs(self.risen)
@@ -216,7 +216,19 @@ class Lines:
                     height -= _SURE * self._noise_of_tangents(at, elsewhere)
                 below |= height.max(axis=0, initial=-np.inf) > rise[elsewhere]
         at_origin[elsewhere] |= below
+        if self.noise is not None:
+            at_origin[: self.rise.size] |= self._bent_lines.ravel()
         return at_origin & usual
+
+    @property
+    def _bent_lines(self) -> np.ndarray:
+        """Whether F on a half-line is below the line through the origin and a nearer point, (line, distance)."""
+        assert self.noise is not None
+        share = DISTANCES[None, :] / DISTANCES[:, None]
+        chord, noise = self.rise[:, :, None] * share, self.noise[0][: self.rise.size].reshape(self.rise.shape)
+        blur = np.hypot(noise[:, :, None] * share, noise[:, None, :])
+        bent = (self.rise[:, None, :] < (1.0 - _BENT) * chord - _SURE * blur) & (share > 1.0)
+        return np.asarray((bent & (self.rise[:, :, None] < NOWHERE)).any(axis=1))
 
     def _noise_of_tangents(self, at: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
         """Sds of the difference between tangents at points `at` and F at points `elsewhere`, (tangent, point)."""
@@ -293,7 +305,15 @@ def probe(session: Session, place: Coordinates, scattered: int = SCATTERED) -> L
     around *= radii[:, None] / np.linalg.norm(around, axis=1)[:, None]
     points = np.concatenate([on_lines, np.zeros((1, len(factor))), around])
     noise = session.noise
-    value, gradient = _slopes(session, place, points)
+    if noise is None:
+        value, gradient = slopes(session, place, points)
+    else:
+        # gradients take most of the bytes, and values at several distances show the shape of F on a half-line
+        value, gradient = _slopes(session, place, points[len(on_lines) :])
+        along = values(session, place, on_lines)
+        along = np.where(along < NOWHERE, along - noise.correction(noise.radius(place, on_lines)), along)
+        value = np.concatenate([along, value])
+        gradient = np.concatenate([np.full(on_lines.shape, np.nan), gradient])
     at_origin = float(value[len(on_lines)]) if noise is None else noise.at_origin(place)
     landed = _landings(points, value - at_origin, gradient, _times(scattered) * LANDINGS)
     if len(landed):
@@ -538,7 +558,7 @@ def _searched(
     last, allowed = _LAST_STEP, 0.0
     if session.noise is not None:
         last = _LAST_NOISY_STEP
-        allowed = 4.0 * float(session.noise.value(session.noise.radius(place, at)).max())
+        allowed = 4.0 * float(session.noise.value(np.zeros(1))[0])
     here = expansions(session, place, at)
     shrink, done = np.ones(len(at)), np.zeros(len(at), bool)
     for _ in range(_MOST_NEWTON):
