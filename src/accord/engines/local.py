@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ..base.checks import require_bool
 from ..base.compiler import Program, compiled
 from ..network import Network
 from ..posterior import Posterior
+from ..samplers.protocol import Sampler
 from .arrays import ArrayBuilder, ArrayEngine, Programs
 from .build import build_problem
 from .loop import finite, record, start
@@ -32,7 +36,29 @@ class LocalEngine(ArrayEngine):
         return jnp.asarray(rows)
 
 
+@dataclass(frozen=True)
 class Local(ArrayBuilder):
-    """Options of the engine "local", with all agents on one device. Parameters as in `ArrayBuilder`."""
+    """Options of the engine "local", with all agents on one device. Other parameters as in `ArrayBuilder`.
+
+    Parameters
+    ----------
+    coarse
+        Agents add noise to their numbers and round them, default False. The posterior, its sds and the evidence stay
+        right, and each number takes one to four bytes. Needs `Importance()`.
+    """
+
+    coarse: bool = False
 
     _kind = LocalEngine
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_bool("coarse", self.coarse)
+        if self.coarse and (self.masks or self.consensus is not None):
+            raise ValueError("coarse=True does not go with masks or consensus yet")
+
+    def check(self, post: Posterior, sampler: Sampler) -> None:
+        """Raise `ValueError` if the engine has options for sums, as this method is not by sums."""
+        super().check(post, sampler)
+        if self.coarse:
+            raise ValueError("coarse=True needs a method that weights points by sums: Importance()")

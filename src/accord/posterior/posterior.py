@@ -27,6 +27,7 @@ from ..base.text import counted
 from ..base.widths import in_doubles, in_either_width
 from ..network import Network
 from ..network.averaging import Averaging
+from .coarse import CoarseTotals, Noise
 from .coordinates import Coordinates, moved
 from .curvature import HESSIAN_DIM, Curvature, curvature
 from .evaluate import count, evaluate, gradient_at, hessian_at, quadratic_at, slope_at, value_at
@@ -626,7 +627,9 @@ class Posterior:
                 f"the network has {network.num_agents} agents but the posterior has {self.num_agents} shards"
             )
 
-    def totals(self, network: Network, masks: bool = False, consensus: float | None = None) -> Totals:
+    def totals(
+        self, network: Network, masks: bool = False, consensus: float | None = None, coarse: bool = False
+    ) -> Totals:
         """Sums over agents of functions of their data, added up along a spanning tree of the network.
 
         The function receives the `potential`, which is the same for all agents, the agent's `shard` (padded data in
@@ -646,6 +649,8 @@ class Posterior:
         consensus
             A precision, at most 1e-3. Agents then average with their neighbours, without a tree, until every agent's
             sum is within this share of num_agents times the largest number in size. The result is the first agent's.
+        coarse
+            Whether each agent adds noise to its numbers and rounds them; see `posterior.coarse`.
 
         Raises
         ------
@@ -662,9 +667,13 @@ class Posterior:
             require_masks(self.num_agents)
         if consensus is not None:
             self._require_gossip(masks)
+        if coarse and (masks or consensus is not None or self.held != tuple(range(self.num_agents))):
+            raise ValueError("coarse answers need all agents in this process, without masks and consensus")
         if self.owners is not None:
             return self.owners.totals(network, masks=masks)
         here = self.totals_here()
+        if coarse:
+            return CoarseTotals(here, Noise(self.num_agents, self.dim, int(np.sum(self.sizes))))
         if consensus is not None:
             return ConsensusTotals(here, Averaging(network, consensus))
         if not masks:

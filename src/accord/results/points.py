@@ -26,12 +26,15 @@ class Points:
         Normalised log density of the mixture of all proposals, shape (point,).
     values
         The points in the user's parameters, shape (point, number).
+    shared_error
+        Sd of an error that all log densities share, from coarse answers.
     """
 
     positions: np.ndarray
     log_density: np.ndarray
     log_proposal: np.ndarray
     values: np.ndarray
+    shared_error: float = 0.0
 
     def __repr__(self) -> str:
         return f"<Points: {self.log_density.size} points, {self.effective:.0f} effective draws>"
@@ -55,7 +58,8 @@ class Points:
     def log_evidence(self) -> tuple[float, float]:
         """Log of the integral of likelihood times prior, and its standard error."""
         value = float(logsumexp(self.log_weight) - np.log(self.log_weight.size))
-        return value, float(self.weight.std(ddof=1) / np.sqrt(self.weight.size))
+        error = float(self.weight.std(ddof=1) / np.sqrt(self.weight.size))
+        return value, float(np.hypot(error, self.shared_error)) if self.shared_error else error
 
     def chains(self, chains: int, draws: int, seed: int) -> np.ndarray:
         """Indices of points drawn by systematic resampling in random order, shape (chain, draw).

@@ -120,6 +120,11 @@ class Builder(Protocol):
         """An engine for one run. `engines.arrays.ArrayEngine` describes the arguments."""
 
 
+def is_coarse(engine: Builder) -> bool:
+    """Whether agents add noise to their numbers and round them; only some engines can."""
+    return bool(getattr(engine, "coarse", False))
+
+
 def engine_name(engine: Builder) -> str:
     """The name of an engine's kind, which a checkpoint records."""
     kind = engine if isinstance(engine, type) else type(engine)

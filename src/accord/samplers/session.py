@@ -17,6 +17,7 @@ from ..base.interruptions import let_through
 from ..base.progress import stage
 from ..network import Network
 from ..posterior import Posterior
+from ..posterior.coarse import CoarseTotals, Noise
 from ..posterior.masks import masked_bytes
 from ..posterior.totals import ConsensusTotals, Totals
 from ..results.traffic import Traffic
@@ -39,6 +40,8 @@ class Job:
         Agents whose draws the run keeps, shape (kept,).
     masks
         Whether sums are masked.
+    coarse
+        Whether agents add noise to their numbers and round them.
     """
 
     post: Posterior
@@ -48,6 +51,7 @@ class Job:
     seed: int = 0
     keep: np.ndarray = field(default_factory=lambda: np.arange(0))
     masks: bool = False
+    coarse: bool = False
 
     @property
     def target(self) -> int:
@@ -101,12 +105,19 @@ class Session:
     @cached_property
     def _made(self) -> Totals:
         """The object that computes sums. It reads rows at the first sum."""
-        return self.job.post.totals(self.job.network, masks=self.job.masks) if self._given is None else self._given
+        if self._given is not None:
+            return self._given
+        return self.job.post.totals(self.job.network, masks=self.job.masks, coarse=self.job.coarse)
 
     @property
     def gossip(self) -> ConsensusTotals | None:
         """The object that computes sums by gossip. None: sums use a spanning tree."""
         return self._made if isinstance(self._made, ConsensusTotals) else None
+
+    @property
+    def noise(self) -> Noise | None:
+        """The noise of coarse answers. None: sums are exact."""
+        return self._made.noise if isinstance(self._made, CoarseTotals) else None
 
     @cached_property
     def _each(self) -> tuple[int, np.ndarray]:
@@ -149,13 +160,15 @@ class Session:
         make = self._made if self._recorded is None else self._recorded
         found = make(function, *arguments, **options)
         leaves = jax.tree.leaves(found)
-        masked = self.job.masks
+        masked, sums = self.job.masks, 1
         sent = masked_bytes(sum(leaf.size for leaf in leaves)) if masked else sum(leaf.nbytes for leaf in leaves)
+        if isinstance(self._made, CoarseTotals):
+            sent, sums = self._made.sent, self._made.sums
         self.traffic += Traffic(
-            exchanges=each,
+            exchanges=each * sums,
             bytes_sent=(sent * messages).astype(np.int64),
             gradient_rows=gradients * self.job.post.sizes,
-            sums=1,
+            sums=sums,
             value_rows=values * self.job.post.sizes,
         )
         return found

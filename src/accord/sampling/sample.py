@@ -31,7 +31,7 @@ from ..posterior.totals import Totals
 from ..results.run import Run
 from ..samplers.by_sums.auto import Auto
 from ..samplers.by_sums.method import BySums
-from ..samplers.engine import Builder, engine_name
+from ..samplers.engine import Builder, engine_name, is_coarse
 from ..samplers.protocol import Sampler
 from ..samplers.session import Job, Session
 from .agent_loss import go_on_without
@@ -112,8 +112,10 @@ def sample(
     kept = _kept_agents(keep, network.num_agents)
     post.require_unchanged()
     builder, chosen = engine_of(engine), _method(method, network)
-    job = Job(post, network, draws, chains, seed, kept, builder.masks)
+    job = Job(post, network, draws, chains, seed, kept, builder.masks, is_coarse(builder))
     folder = None if checkpoint is None else Path(checkpoint)
+    if job.coarse and folder is not None:
+        raise ValueError("a run with coarse answers cannot be resumed, as answers would be made again: omit checkpoint")
     chosen.check(job, builder)
     lock = nullcontext() if folder is None else held(process_folder(folder))
     try:
@@ -181,7 +183,7 @@ def opened(job: Job, method: BySums | Rounds, engine: Builder, checkpoint: Path 
         if not isinstance(method, BySums):
             yield Session(here, engine=engine, checkpoint=checkpoint)
             return
-        totals = placed.totals(job.network, masks=engine.masks, consensus=engine.consensus)
+        totals = placed.totals(job.network, masks=engine.masks, consensus=engine.consensus, coarse=job.coarse)
         recorded = None if checkpoint is None else _recorded(totals, job, method, engine, checkpoint)
         finer = None
         if placed.is_coarse:

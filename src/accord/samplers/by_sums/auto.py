@@ -16,6 +16,10 @@ from .method import BySums, Result, SumsForecast
 from .start import Start
 
 
+# The reason why a run with coarse answers has one method.
+_NO_FALLBACK = "ChEES is off with coarse answers"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Auto(BySums):
     """`Importance()`, or `ChEES()` started from its points if they are not certified.
@@ -26,6 +30,10 @@ class Auto(BySums):
     @property
     def _methods(self) -> tuple[BySums, ...]:
         return Importance(), ChEES()
+
+    def _methods_of(self, job: Job) -> tuple[BySums, ...]:
+        """The methods of a run: `ChEES` needs thousands of sums, too many for coarse answers."""
+        return self._methods[:1] if job.coarse else self._methods
 
     def title(self, job: Job) -> str:
         """The name of the first method."""
@@ -41,7 +49,7 @@ class Auto(BySums):
 
     def forecast(self, session: Session) -> SumsForecast:
         """The first forecast without `doubt`, or the last one."""
-        for method in self._methods:
+        for method in self._methods_of(session.job):
             found = method.forecast(session)
             if not found.doubt:
                 break
@@ -51,8 +59,9 @@ class Auto(BySums):
         """The draws of the first method whose certificate holds, or of the last method."""
         reasons: list[str] = []
         kept: Result | None = None
-        *_, last = self._methods
-        for place, method in enumerate(self._methods, 1):
+        methods = self._methods_of(session.job)
+        *_, last = methods
+        for place, method in enumerate(methods, 1):
             name = type(method).__name__
             if (line := current()) is not None:
                 line.title = name
@@ -68,7 +77,7 @@ class Auto(BySums):
                 if method == last:
                     raise
                 reasons.append(f"{name} failed: {error}")
-                following = type(self._methods[place]).__name__
+                following = type(methods[place]).__name__
                 warnings.warn(f"{reasons[-1]}; falling back to {following}, which needs many more sums", stacklevel=5)
                 continue
             # errors of integrals over latents are the same for all methods
@@ -76,5 +85,7 @@ class Auto(BySums):
                 break
             reasons.append(f"{name} is not certified: {found.certificate.why}")
             start, kept = found.start, found
+        if session.job.coarse:
+            reasons.append(_NO_FALLBACK)
         ended = "is certified" if found.certificate.holds else f"is not certified: {found.certificate.why}"
         return replace(found, chosen="; ".join([*reasons, f"{name} {ended}"]))

@@ -9,14 +9,16 @@ import numpy as np
 import scipy
 
 from ...base.counters import generator
+from ...posterior.coarse import Noise
 from ...posterior.coordinates import Coordinates
 from ...results.certificate import Certificate, Check
 from ...results.diagnostics import SQUARES_K, pareto
 from ..session import Session
 from .evaluations import slopes
+from .lockstep import Evaluate
 from .mode_search import LANDINGS, Lines, Search, Skeleton
 from .proposal import Mixture
-from .weighing import Weighing
+from .weighing import Batch, Weighing
 
 # Largest Pareto k of the weights: their variance is finite below it.
 _K_WEIGHTS = 0.5
@@ -28,6 +30,8 @@ _FALSE_ALARM = 1e-4
 MOVED = LANDINGS
 # Leapfrog steps of a test move.
 _STEPS = 3
+# Test moves and their steps with coarse answers, whose gradients take most of the bytes.
+_MOVED_COARSELY, _STEPS_COARSELY = 128, 2
 # Length of a leapfrog step in one dimension, in standard deviations.
 _LENGTH = 0.8
 # Least acceptance rate of the test moves.
@@ -46,6 +50,10 @@ _FEWEST_EFFECTIVE = 100.0
 _SEARCHED = (4.0, 6.0, 8.0, 12.0, 20.0)
 # Largest ratio of the weight of a moved point to the largest weight of a proposed one.
 _MISSED_RATIO = 10.0
+# Variance of the noise in F above which a point counts as hidden, with coarse answers.
+_HIDING = 0.5
+# Largest weight of hidden points.
+_MOST_HIDDEN = 0.01
 # Name of the check with this limit.
 MISSED = "missed regions"
 
@@ -77,6 +85,7 @@ def certify(
     lines: Lines,
     search: Search,
     skeleton: Skeleton,
+    fitted: Sequence[Batch] = (),
 ) -> tuple[Certificate, Moved | None]:
     """The certificate, and the test moves (`MOVES` sums) if all other checks pass, else None.
 
@@ -88,15 +97,19 @@ def certify(
         The weighted points.
     lines, search, skeleton
         F along half-lines, the search for other modes, and the components along slow half-lines.
+    fitted
+        Batches that do not count, with which the moments of `found` are compared.
     """
     names = session.job.post.unconstrained_names
     checks = [
         _enough(found, session.job.target),
         *tails(found, place, names),
-        _batches(found, place, names),
+        _batches(found, place, names, fitted),
         followed(skeleton),
         _mode_search(lines, search),
     ]
+    if session.noise is not None:
+        checks.append(_hidden(session.noise, place, found))
     # test moves of refused weights would waste sums
     if not all(check.holds for check in checks):
         return Certificate(tuple(checks)), None
@@ -138,12 +151,12 @@ def _squares(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check
     return Check("second moments", float(ks[worst]), SQUARES_K, holds, text + remedy)
 
 
-def _batches(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check:
+def _batches(found: Weighing, place: Coordinates, names: Sequence[str], fitted: Sequence[Batch] = ()) -> Check:
     """Whether moments of each batch, weighted by its own proposal alone, agree with the moments of all points."""
     mean, cov = found.moments()
     sd = np.sqrt(np.diagonal(place.factor @ cov @ place.factor.T))
     worst, where, compared = 0.0, 0, 0
-    for batch in found.batches:
+    for batch in (*fitted, *found.batches):
         if batch.local:
             continue
         points = batch.points
@@ -170,6 +183,24 @@ def _batches(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check
     if compared < 2:
         text = "fewer than two batches have enough effective points to be compared"
     return Check("batches", worst, allowed, holds, text + ("" if holds else ": the batches contradict one another"))
+
+
+def _hidden(noise: Noise, place: Coordinates, found: Weighing) -> Check:
+    """Whether points whose values have much noise may have weight.
+
+    The noise of a far point is so large that its weight is nearly always far below its mean. Without the correction a
+    weight has the right median, so that a region hidden by noise is visible in these weights.
+    """
+    noisy = np.square(noise.value(noise.radius(place, found.points)))
+    far = noisy > _HIDING
+    share = 0.0
+    if far.any():
+        raw = np.exp(np.clip(found.log_weight + noisy / 2.0 - found.log_weight.max(), -700.0, 700.0))
+        share = float(raw[far].sum() / (raw[far].sum() + raw[~far].sum()))
+    holds = share <= _MOST_HIDDEN
+    text = f"points whose values have noise above {_HIDING**0.5:.1g} have {share:.2g} of the weight (at most {_MOST_HIDDEN})"
+    remedy = "" if holds else ": the posterior has tails or modes that coarse answers hide, sample without coarse=True"
+    return Check("noise", share, _MOST_HIDDEN, holds, text + remedy)
 
 
 def followed(skeleton: Skeleton) -> Check:
@@ -210,15 +241,28 @@ def _move(session: Session, place: Coordinates, found: Weighing, at_origin: floa
     mean, cov = found.moments()
     inner = Coordinates(mean, np.linalg.cholesky(cov))
     # systematic resampling
-    edges = (np.arange(MOVED) + numbers.random()) / MOVED
+    moves, steps = (MOVED, _STEPS) if session.noise is None else (_MOVED_COARSELY, _STEPS_COARSELY)
+    edges = (np.arange(moves) + numbers.random()) / moves
     chosen = np.searchsorted(np.cumsum(found.weight) / found.weight.sum(), edges).clip(0, found.weight.size - 1)
     start = inner.inverse(found.points[chosen])
     whole = place.after(inner)
-    here = slopes(session, whole, start)
-    velocity, uniform = numbers.standard_normal(start.shape), numbers.random(MOVED)
+
+    def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if session.noise is None:
+            return slopes(session, whole, z)
+        # in the coordinates of the weights, whose origin is known
+        value, gradient = slopes(session, place, inner.origin + z @ inner.factor.T)
+        return value, gradient @ inner.factor
+
+    here = evaluate(start)
+    if session.noise is not None:
+        # a Metropolis step with noise is exact if the value at its start is the one in the weight (Andrieu & Roberts
+        # 2009). The noise of gradients is the same for the reverse of a trajectory.
+        here = found.rise[chosen] + at_origin, here[1]
+    velocity, uniform = numbers.standard_normal(start.shape), numbers.random(moves)
     step = _LENGTH * mean.size**-0.25
     for _ in range(_TRIES):
-        z, v, there = _leapfrog(session, whole, start, velocity, here, step)
+        z, v, there = _leapfrog(evaluate, start, velocity, here, step, steps)
         with np.errstate(all="ignore"):
             energy = (there[0] - here[0]) + np.square(v).sum(axis=1) / 2.0 - np.square(velocity).sum(axis=1) / 2.0
         accepted = np.log(uniform) < -np.where(np.isfinite(energy), energy, np.inf)
@@ -233,19 +277,19 @@ def _move(session: Session, place: Coordinates, found: Weighing, at_origin: floa
 
 
 def _leapfrog(
-    session: Session,
-    place: Coordinates,
+    evaluate: Evaluate,
     z: np.ndarray,
     v: np.ndarray,
     there: tuple[np.ndarray, np.ndarray],
     step: float,
+    steps: int,
 ) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Positions and velocities after `_STEPS` steps, (point, dim), and F and its gradients there; one sum per step."""
+    """Positions and velocities after some steps, (point, dim), and F and its gradients there; one sum per step."""
     with np.errstate(all="ignore"):
-        for _ in range(_STEPS):
+        for _ in range(steps):
             v = v - step / 2.0 * there[1]
             z = z + step * v
-            there = slopes(session, place, z)
+            there = evaluate(z)
             v = v - step / 2.0 * there[1]
     return z, v, there
 

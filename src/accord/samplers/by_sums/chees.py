@@ -17,6 +17,7 @@ from ...results.certificate import Certificate, Check, interrupted
 from ...results.diagnostics import diagnostics
 from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
+from ..engine import Builder
 from ..session import Job, Session
 from .evaluations import NOWHERE, slopes
 from .lockstep import Evaluate, LockstepState, begin, nested_rhat, transition
@@ -86,6 +87,12 @@ class ChEES(BySums):
         whole_number("lockstep", self.lockstep, 16)
         whole_number("warmup", self.warmup, 0)
         whole_number("max_transitions", self.max_transitions, 1)
+
+    def check(self, job: Job, engine: Builder) -> None:
+        """Raise `ValueError` if the run is impossible, without reading data."""
+        if job.coarse:
+            raise ValueError("ChEES() needs thousands of sums, too many for coarse answers: use Importance()")
+        super().check(job, engine)
 
     def doubles(self, dim: int) -> int:
         """Numbers per draw: positions and gradients, each twice, positions and squares for diagnostics, and F."""

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ...base.memory import require_matrices
+from ...posterior.coarse import coarse
 from ...posterior.coordinates import Coordinates
 from ...posterior.newton import Expansion
 from ...posterior.potential import Potential, Shard
@@ -97,12 +98,14 @@ def unpacked(upper: np.ndarray, dim: int) -> np.ndarray:
 
 
 @of_rows
+@coarse("value")
 def value_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, ""]:
     """The potential of an agent."""
     return finite(potential.value(shard, x)[None], _NO_MASS)[0]
 
 
 @of_rows
+@coarse("slope")
 def slope_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
     """The potential of an agent and its gradient."""
     value, gradient = potential.slope(shard, x)
@@ -125,6 +128,7 @@ def expansion_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) ->
 
 
 @of_rows
+@coarse("expansion")
 def expansion_of(
     potential: Potential, shard: Shard, x: Float[Array, " dim"], most: Float[Array, ""]
 ) -> Float[Array, " number"]:

@@ -64,6 +64,8 @@ _MENDED = 3
 _GOOD = 0.1
 # Most points per effective draw.
 _MOST_A_DRAW = 20.0
+# Share of the points around the heaviest points in a proposal that is drawn again, with coarse answers.
+_AROUND_SHARE = 0.2
 # Oversampling factor.
 _MARGIN = 1.05
 
@@ -190,7 +192,9 @@ class Importance(BySums):
         place = laplace(session)
         session.stage("searching tails and modes")
         search = other_modes(session, place, probe(session, place, self.search))
-        return Batches(session, place, self, search, follow(session, place, search))
+        batches = Batches(session, place, self, search, follow(session, place, search))
+        batches.share_regions()
+        return batches
 
 
 class Batches:
@@ -206,6 +210,8 @@ class Batches:
         The points so far, None before the first batch.
     efficiency
         Expected effective draws per point of the next batch; 0 if unknown.
+    fitted
+        Batches that do not count, as the proposal depends on their noise. Empty if sums are exact.
     """
 
     def __init__(
@@ -224,6 +230,9 @@ class Batches:
         self.main, self.proposals = Main(np.zeros(dim), np.eye(dim), float(max(_LEAST_FREEDOM, dim))), proposals
         self.found: Weighing | None = None
         self.efficiency = 0.0
+        # with coarse answers: batches that the proposal was fitted to, and the components around their heaviest points
+        self.fitted: list[Batch] = []
+        self.around: Mixture | None = None
 
     @property
     def start(self) -> Start:
@@ -245,7 +254,10 @@ class Batches:
         found, volume = self.found, float(np.linalg.slogdet(self.place.factor)[1])
         positions = self.place.origin + found.points @ self.place.factor.T
         log_density, log_proposal = -found.rise - self.lines.at_origin, found.log_proposal - volume
-        return Points(positions, log_density, log_proposal, self.session.job.post.parameters.reported(positions))
+        noise = self.session.noise
+        shared = 0.0 if noise is None else noise.of_origin
+        reported = self.session.job.post.parameters.reported(positions)
+        return Points(positions, log_density, log_proposal, reported, shared)
 
     def fit(self) -> None:
         """Draw batches with gradients and fit the proposal, until another batch is not expected to improve it."""
@@ -291,10 +303,13 @@ class Batches:
 
     def weigh(self, target: int) -> None:
         """Draw batches of values, until there are `target` effective draws or they would need too many points."""
-        assert self.found is not None
-        found, proposal = self.found, self.proposals.around(self.main)
-        while len(found.batches) < self.max_batches:
-            count, before = self.due(target), found.effective
+        if self.session.noise is not None and not self.fitted:
+            # the proposals of points must not depend on their noise
+            self._drop()
+            self.share_regions()
+        proposal = self._proposal
+        while self.found is None or len(self.found.batches) < self.max_batches:
+            count, before = self.due(target), 0.0 if self.found is None else self.found.effective
             if count == 0:
                 return
             found = self._draw(proposal, count)
@@ -307,8 +322,12 @@ class Batches:
 
     def due(self, target: int) -> int:
         """Points that the next batch needs for `target` effective draws; 0 if none or too many."""
-        assert self.found is not None
-        missing = max(target - self.found.effective, target - self.found.weight.size)
+        missing = float(target)
+        if self.found is not None:
+            missing = max(target - self.found.effective, target - self.found.weight.size)
+        if self.found is None:
+            # there are no other points
+            return ceil(_MARGIN * missing / max(self.efficiency, 1.0 / _MOST_A_DRAW))
         if missing <= 0 or missing > _MOST_A_DRAW * self.efficiency * target:
             return 0
         return ceil(_MARGIN * missing / self.efficiency)
@@ -324,7 +343,10 @@ class Batches:
                 return
             # second moments depend on far points, whose weights may be small
             share = np.zeros(found.weight.size) if not weights.holds else found.log_squares(self.place)
-            self._draw_around(found.points, found.log_weight + share)
+            if self.session.noise is None:
+                self._draw_around(found.points, found.log_weight + share)
+            else:
+                self._redraw_around(found.points, found.log_weight + share)
 
     def doubt(self, due: int) -> str:
         """The reason why the certificate is expected to fail, known before `due` points are weighted; else empty."""
@@ -340,12 +362,49 @@ class Batches:
         """The certificate, repeated after a batch around the moved points if they reached missed regions."""
         for mended in range(_MENDED):
             assert self.found is not None
-            certificate, moved = certify(self.session, self.place, self.found, self.lines, self.search, self.skeleton)
+            certificate, moved = certify(
+                self.session, self.place, self.found, self.lines, self.search, self.skeleton, self.fitted
+            )
             failed = [check.name for check in certificate.checks if not check.holds]
             if moved is None or failed != [MISSED] or mended + 1 == _MENDED:
                 break
-            self._draw_around(moved.points, moved.log_weight)
+            if self.session.noise is None:
+                self._draw_around(moved.points, moved.log_weight)
+            else:
+                self._redraw_around(moved.points, moved.log_weight)
         return certificate
+
+    @property
+    def _proposal(self) -> Mixture:
+        """The proposal of the next batch of values."""
+        usual = self.proposals.around(self.main)
+        return usual if self.around is None else Mixture.of((1.0 - _AROUND_SHARE, usual), (_AROUND_SHARE, self.around))
+
+    def share_regions(self) -> None:
+        """Measure the radii, from which the noise of points follows, from all components of the proposal."""
+        noise = self.session.noise
+        if noise is None:
+            return
+        regions = [(mode.mean, mode.factor) for mode in self.proposals.modes]
+        for mixture in (self.main.mixture(), self.proposals.skeleton, self.around):
+            if mixture is not None:
+                regions += zip(mixture.mean, mixture.factor, strict=True)
+        noise.know(self.place, regions)
+
+    def _drop(self) -> None:
+        """Stop counting the points so far, as the next proposal depends on their noise."""
+        assert self.found is not None
+        self.fitted, self.found = [*self.fitted, *self.found.batches], None
+
+    def _redraw_around(self, points: np.ndarray, log_weight: np.ndarray) -> None:
+        """Add components around the heaviest of these points to the proposal, and draw all points again."""
+        assert self.found is not None
+        own = around_heaviest(points, log_weight, self.found, self.main)
+        self.around = own if self.around is None else Mixture.of((0.5, self.around), (0.5, own))
+        self.efficiency = self.found.effective / self.found.weight.size
+        self._drop()
+        self.share_regions()
+        self.weigh(self.session.job.target)
 
     def _draw_around(self, points: np.ndarray, log_weight: np.ndarray) -> None:
         """Draw a batch around the heaviest of these points."""
@@ -355,8 +414,8 @@ class Batches:
 
     def _draw(self, proposal: Mixture, count: int, *, local: bool = False) -> Weighing:
         """Draw a batch and evaluate F at its points."""
-        assert self.found is not None
-        drawn = Drawn(proposal, count, self.seed, len(self.found.batches))
+        batches = 0 if self.found is None else len(self.found.batches)
+        drawn = Drawn(proposal, count, self.seed, len(self.fitted) + batches)
         rise = values(self.session, self.place, drawn) - self.lines.at_origin
         return self._with(Batch(proposal, drawn.points, rise, local=local))
 

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ...posterior import Posterior
+from ...posterior.coarse import coarse
 from ...posterior.latents import MOST_NODES
 from ...posterior.potential import Potential, Shard
 from ...results.certificate import Check
@@ -60,6 +61,7 @@ def _remedy(post: Posterior, nodes: int) -> str:
     return f"{', or '.join(ways)} ({' or '.join(keys)} in [model] of a file)"
 
 
+@coarse("error")
 def off(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Array:
     """Error of the quadrature in an agent's log likelihood."""
     return potential.quadrature_error(shard, x)

@@ -12,6 +12,7 @@ from ...posterior.coordinates import Coordinates
 from ...posterior.newton import NotFiniteAtInitError, Spectrum, change, newton, not_identified, spectrum
 from ..session import Session
 from .evaluations import NOWHERE, expand, slopes
+from .noisy_mode import noisy_mode
 
 # Length of the last Newton step, in standard deviations. Rough is enough, as the mode is only a start.
 _LAST_STEP = 0.3
@@ -42,6 +43,14 @@ def laplace(session: Session) -> Coordinates:
         There is no mode.
     """
     post = session.job.post
+    if session.noise is not None:
+        try:
+            return noisy_mode(session)
+        except NotFiniteAtInitError:
+            near = supported(session)
+            if near is None:
+                raise
+            return noisy_mode(session, near)
     search = partial(newton, partial(expand, session), names=post.unconstrained_names, last_step=_LAST_STEP)
     try:
         mode, hessian = search(post.init, remedy=post.remedy_at_init)

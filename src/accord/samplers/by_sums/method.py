@@ -175,6 +175,7 @@ class BySums(abc.ABC):
             seconds=time.perf_counter() - began,
             settings={"method": repr(found.method), "network": repr(job.network), "seed": job.seed}
             | {"masks": job.masks}
+            | ({"coarse": True} if job.coarse else {})
             | ({} if session.gossip is None else {"consensus": session.gossip.averaging.precision})
             | ({"chosen": found.chosen} if found.chosen else {})
             | ({"interrupted": True} if interrupted else {})

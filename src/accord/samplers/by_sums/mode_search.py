@@ -20,7 +20,7 @@ from ...posterior.coordinates import Coordinates
 from ...posterior.newton import newton_step, oriented
 from ..session import Session
 from .adaptation import Mode
-from .evaluations import NOWHERE, Expansions, expansions, slopes
+from .evaluations import NOWHERE, Expansions, expansions, slopes, values
 from .proposal import Mixture
 
 # Distances on half-lines to find slow tails, in standard deviations.
@@ -42,6 +42,8 @@ _MORE = 2304
 LANDINGS = 256
 # Share of the rises by which a tangent must exceed F, above rounding errors.
 _BENT = 0.1
+# Sds of noise in a sum by which F must be below a tangent, and a slow half-line below a Gaussian, with coarse answers.
+_SURE, _SURE_SLOW = 6.0, 3.5
 # Most dimensions for half-lines along the principal axes, in addition to the parameters.
 _FEW_DIMENSIONS = 20
 # Share of a Gaussian's rise below which a half-line is slow.
@@ -74,6 +76,8 @@ _MOST_SEARCHES = 8
 _MOST_NEWTON = 15
 # Length of the last Newton step, in standard deviations.
 _LAST_STEP = 1e-2
+# The same with coarse answers, whose gradients have noise.
+_LAST_NOISY_STEP = 1.0
 # Largest factor of the numbers of searches and landings, with more scattered points.
 _MOST_TIMES = 16
 # Least distance between the starts of searches, relative to their distance from the origin.
@@ -106,6 +110,8 @@ class Lines:
         F at the origin.
     scattered
         Number of scattered points.
+    noise
+        Sds of the noise in `risen` and in each coordinate of `gradient`, (point,) each, with coarse answers. Else None.
     """
 
     directions: np.ndarray
@@ -114,6 +120,7 @@ class Lines:
     gradient: np.ndarray
     at_origin: float
     scattered: int
+    noise: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def rise(self) -> np.ndarray:
@@ -121,14 +128,21 @@ class Lines:
         shape = len(self.directions), DISTANCES.size
         return self.risen[: np.prod(shape)].reshape(shape)
 
+    @property
+    def most_rise(self) -> np.ndarray:
+        """The rise of F on the half-lines, or its upper confidence limit with coarse answers, shape (line, distance)."""
+        if self.noise is None:
+            return self.rise
+        return self.rise + _SURE_SLOW * self.noise[0][: self.rise.size].reshape(self.rise.shape)
+
     def slow(self, known: Sequence[Mode]) -> np.ndarray:
         """The smallest rise of F on each half-line, relative to a Gaussian's; shape (line,).
 
         Points near one of the `known` modes do not count, as F is low near them.
         """
-        share = np.nan_to_num(self.rise / (np.square(DISTANCES) / 2.0), nan=np.inf, posinf=np.inf)
+        share = np.nan_to_num(self.most_rise / (np.square(DISTANCES) / 2.0), nan=np.inf, posinf=np.inf)
         # a low density far out still has mass if the region is wide. Points below that limit are ignored.
-        matters = self.rise < _end(DISTANCES, self.directions.shape[1])
+        matters = self.most_rise < _end(DISTANCES, self.directions.shape[1])
         for mode in known:
             matters &= _distances(self.points[: share.size], mode).reshape(share.shape) > _NEAR[-1]
         return np.where(matters, share, np.inf).min(axis=1, initial=np.inf)
@@ -187,18 +201,43 @@ class Lines:
         with np.errstate(over="ignore", invalid="ignore"):
             own = np.einsum("pi,pi->p", self.points, self.gradient)
             at_origin = own < (1.0 - _BENT) * self.risen - 1e-6
+            if self.noise is not None:
+                at_origin = own < (1.0 - _BENT) * self.risen - _SURE * np.hypot(distance * self.noise[1], self.noise[0])
             # points of the main mode may be below tangents at points of another mode
             elsewhere = np.flatnonzero(usual & (distance > _KNOWN) & ~(np.linalg.norm(landed, axis=1) < _KNOWN))
-            tangents = np.flatnonzero(usual & (distance <= _FAR_OUT[-1]))
+            tangents = np.flatnonzero(usual & (distance <= _FAR_OUT[-1]) & np.isfinite(own))
             # a margin for rounding errors on either side, relative to the rises at both points
             rise = self.risen + _BENT * np.abs(self.risen) + 1e-6
             lowest = own - self.risen + _BENT * np.abs(self.risen)
             below = np.zeros(len(elsewhere), bool)
             for at in np.array_split(tangents, 1 + tangents.size * elsewhere.size // _NUMBERS):
-                highest = (self.gradient[at] @ self.points[elsewhere].T - lowest[at, None]).max(axis=0, initial=-np.inf)
-                below |= highest > rise[elsewhere]
+                height = self.gradient[at] @ self.points[elsewhere].T - lowest[at, None]
+                if self.noise is not None:
+                    height -= _SURE * self._noise_of_tangents(at, elsewhere)
+                below |= height.max(axis=0, initial=-np.inf) > rise[elsewhere]
         at_origin[elsewhere] |= below
+        if self.noise is not None:
+            at_origin[: self.rise.size] |= self._bent_lines.ravel()
         return at_origin & usual
+
+    @property
+    def _bent_lines(self) -> np.ndarray:
+        """Whether F on a half-line is below the line through the origin and a nearer point, (line, distance)."""
+        assert self.noise is not None
+        share = DISTANCES[None, :] / DISTANCES[:, None]
+        chord, noise = self.rise[:, :, None] * share, self.noise[0][: self.rise.size].reshape(self.rise.shape)
+        blur = np.hypot(noise[:, :, None] * share, noise[:, None, :])
+        bent = (self.rise[:, None, :] < (1.0 - _BENT) * chord - _SURE * blur) & (share > 1.0)
+        return np.asarray((bent & (self.rise[:, :, None] < NOWHERE)).any(axis=1))
+
+    def _noise_of_tangents(self, at: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
+        """Sds of the difference between tangents at points `at` and F at points `elsewhere`, (tangent, point)."""
+        assert self.noise is not None
+        value, gradient = self.noise
+        squares = np.square(self.points).sum(axis=1)
+        apart = squares[at, None] - 2.0 * self.points[at] @ self.points[elsewhere].T + squares[elsewhere]
+        own = np.square(value[at])[:, None] + np.maximum(apart, 0.0) * np.square(gradient[at])[:, None]
+        return np.asarray(np.sqrt(own + np.square(value[elsewhere])))
 
 
 def _main(place: Coordinates) -> Mode:
@@ -265,14 +304,36 @@ def probe(session: Session, place: Coordinates, scattered: int = SCATTERED) -> L
     radii *= _JITTER ** (generator(session.job.seed, "radii").random(scattered) - 0.5)
     around *= radii[:, None] / np.linalg.norm(around, axis=1)[:, None]
     points = np.concatenate([on_lines, np.zeros((1, len(factor))), around])
-    value, gradient = slopes(session, place, points)
-    at_origin = float(value[len(on_lines)])
+    noise = session.noise
+    if noise is None:
+        value, gradient = slopes(session, place, points)
+    else:
+        # gradients take most of the bytes, and values at several distances show the shape of F on a half-line
+        value, gradient = _slopes(session, place, points[len(on_lines) :])
+        along = values(session, place, on_lines)
+        along = np.where(along < NOWHERE, along - noise.correction(noise.radius(place, on_lines)), along)
+        value = np.concatenate([along, value])
+        gradient = np.concatenate([np.full(on_lines.shape, np.nan), gradient])
+    at_origin = float(value[len(on_lines)]) if noise is None else noise.at_origin(place)
     landed = _landings(points, value - at_origin, gradient, _times(scattered) * LANDINGS)
     if len(landed):
-        there, slope = slopes(session, place, landed)
+        there, slope = _slopes(session, place, landed)
         points, gradient = np.concatenate([points, landed]), np.concatenate([gradient, slope])
         value = np.concatenate([value, there])
-    return Lines(directions, points, value - at_origin, gradient, at_origin, scattered)
+    blur = None
+    if noise is not None:
+        radius = noise.radius(place, points)
+        blur = noise.value(radius), noise.gradient(radius)
+    return Lines(directions, points, value - at_origin, gradient, at_origin, scattered, blur)
+
+
+def _slopes(session: Session, place: Coordinates, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """F and its gradient at points. With coarse answers F is unbiased, where its exponential is otherwise."""
+    value, gradient = slopes(session, place, points)
+    noise = session.noise
+    if noise is None:
+        return value, gradient
+    return np.where(value < NOWHERE, value - noise.correction(noise.radius(place, points)), value), gradient
 
 
 def _landed(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray) -> np.ndarray:
@@ -420,7 +481,7 @@ def _slow_directions(lines: Lines, known: Sequence[Mode]) -> list[tuple[np.ndarr
     """
     slow, chosen = lines.slow(known), list[tuple[np.ndarray, float]]()
     most = np.minimum(_SLOW * np.square(DISTANCES) / 2.0, _end(DISTANCES, lines.directions.shape[1]))
-    where = DISTANCES[(lines.rise < most).argmax(axis=1)]
+    where = DISTANCES[(lines.most_rise < most).argmax(axis=1)]
     for line in np.argsort(slow):
         if slow[line] >= _SLOW or len(chosen) == _MOST_FOLLOWED:
             break
@@ -493,12 +554,17 @@ def _searched(
     """New modes found by searches from the positions `at`, and the ends of searches at positions with mass."""
     if not len(at):
         return [], at
+    # noise hides small steps and rises
+    last, allowed = _LAST_STEP, 0.0
+    if session.noise is not None:
+        last = _LAST_NOISY_STEP
+        allowed = 4.0 * float(session.noise.value(np.zeros(1))[0])
     here = expansions(session, place, at)
     shrink, done = np.ones(len(at)), np.zeros(len(at), bool)
     for _ in range(_MOST_NEWTON):
         steps = np.stack([newton_step(g, h)[0] for g, h in zip(here.gradient, here.hessian, strict=True)])
         length = np.array([np.sqrt(max(s @ h @ s, 0.0)) for s, h in zip(steps, here.hessian, strict=True)])
-        done |= (length < _LAST_STEP) & np.array([np.linalg.eigvalsh(h)[0] > 0 for h in here.hessian])
+        done |= (length < last) & np.array([np.linalg.eigvalsh(h)[0] > 0 for h in here.hessian])
         # searches that reached the main mode are done
         done |= np.linalg.norm(at, axis=1) < 1.0
         if done.all():
@@ -506,7 +572,7 @@ def _searched(
         moved = at + np.where(done, 0.0, shrink)[:, None] * steps
         there = expansions(session, place, moved)
         better = np.isfinite(there.hessian).all(axis=(1, 2)) & (
-            there.value <= here.value + 1e-9 * (1 + abs(here.value))
+            there.value <= here.value + 1e-9 * (1 + abs(here.value)) + allowed
         )
         at = np.where(better[:, None], moved, at)
         here = Expansions(

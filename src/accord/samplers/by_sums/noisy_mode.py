@@ -1,0 +1,100 @@
+"""Newton's method with coarse answers: sums have noise, whose scale is the scale of the coordinates."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...posterior.coordinates import Coordinates
+from ...posterior.newton import NotFiniteAtInitError, not_identified
+from ..session import Session
+from .evaluations import NOWHERE, Expansions, expansions
+
+# Most sums.
+_MOST_SUMS = 60
+# Length of the last Newton step, in standard deviations. It includes noise of the gradient of .3.
+_LAST_STEP = 0.5
+# Largest change of curvature in the last step, above noise.
+_LAST_CHANGE = 0.2
+# Sds of noise that a rise of F, and a curvature, must exceed to count.
+_SURE = 3.0
+# Growth of the scale along a direction whose curvature is hidden by noise.
+_WIDER = 16.0
+# Largest scale along a direction, relative to the first one, at which it counts as flat.
+_FLAT = 1e9
+# Reduction of a step after which F rose.
+_SHORTER = 0.25
+
+
+def noisy_mode(session: Session, supported: np.ndarray | None = None) -> Coordinates:
+    """Coordinates in which the posterior is about standard normal at its mode, from noisy expansions.
+
+    Each expansion is made in the coordinates of the last one, whitened by its Hessian, so that noise of one size is
+    small in every direction. The first coordinates have the scale 1 / sqrt(rows). A direction whose curvature is below
+    the noise gets a larger scale.
+
+    Parameters
+    ----------
+    session
+        Makes the sums.
+    supported
+        The first position, (dim,). None: init.
+
+    Raises
+    ------
+    NotFiniteAtInitError
+        F is not finite at the first position.
+    NotIdentifiedError
+        F is flat along a direction.
+    ArithmeticError
+        There is no mode.
+    """
+    post, noise = session.job.post, session.noise
+    assert noise is not None
+    dim = post.dim
+    gradient, hessian = noise.expanded
+    # largest eigenvalue of a symmetric matrix of noise, about
+    blur = hessian * max(2.0 * dim**0.5, _SURE)
+    rise = _SURE * 2.0**0.5 * float(noise.value(np.zeros(1))[0])
+    first = np.full(dim, max(1.0, float(noise.rows)) ** -0.5)
+    place = Coordinates(post.init if supported is None else supported, np.diag(first))
+    here = _expanded(session, place)
+    if here.value[0] >= NOWHERE:
+        raise NotFiniteAtInitError(f"no mode found: the potential is not finite at init; {post.remedy_at_init()}")
+    length, sums = np.inf, 1
+    while sums < _MOST_SUMS:
+        values, vectors = np.linalg.eigh(here.hessian[0])
+        changed = float(np.abs(values - 1.0).max())
+        slope = vectors.T @ here.gradient[0]
+        size = np.maximum(np.abs(values), _SURE * blur)
+        if length <= _LAST_STEP and changed <= _LAST_CHANGE + _SURE * blur and values[0] > 0.0:
+            # one more step without a sum
+            inner = Coordinates(-vectors @ (slope / size), vectors / np.sqrt(np.maximum(values, blur)))
+            found = place.after(inner)
+            return Coordinates(found.origin, np.linalg.cholesky(found.factor @ found.factor.T))
+        hidden = (np.abs(values) < _SURE * blur) & (np.abs(slope) < _SURE * gradient)
+        if hidden.any():
+            inner = Coordinates(np.zeros(dim), vectors * np.where(hidden, _WIDER, size**-0.5))
+            place = place.after(inner)
+            widest = np.abs(place.factor).max(axis=1) / first
+            if widest.max() > _FLAT:
+                raise not_identified(post.unconstrained_names[int(np.argmax(widest))])
+            here, sums, length = _expanded(session, place), sums + 1, np.inf
+            continue
+        step, length = -slope / np.sqrt(size), float(np.linalg.norm(slope / np.sqrt(size)))
+        inner = Coordinates(np.zeros(dim), vectors / np.sqrt(size))
+        while sums < _MOST_SUMS:
+            moved = place.after(Coordinates(inner.factor @ step, inner.factor))
+            there, sums = _expanded(session, moved), sums + 1
+            if there.value[0] <= here.value[0] + rise:
+                break
+            step = _SHORTER * step
+        place, here = moved, there
+    raise ArithmeticError(
+        f"no mode found in {sums} sums with coarse answers: the last step was {length:.3g} standard deviations long"
+    )
+
+
+def _expanded(session: Session, place: Coordinates) -> Expansions:
+    """The expansion of F at the origin of coordinates; one sum."""
+    return expansions(session, place, np.zeros((1, place.origin.size)))
+
