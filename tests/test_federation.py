@@ -1,14 +1,17 @@
-"""Federations: sites answer what their policies allow, and draws equal a local run's."""
+"""Federations: sites answer what their policies allow, and draws equal the draws of one process."""
 
-import io
 import json
 import logging
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
 import tomllib
-from contextlib import suppress
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -16,24 +19,29 @@ from typer.testing import CliRunner
 import accord
 from accord.base.errors import DataError
 from accord.cli import app
-from accord.flower import (
-    Flower,
+from accord.federation import (
+    Entry,
+    EntryFolder,
+    ForgedError,
     RefusedError,
     Site,
     SitePolicy,
     StudyDocument,
     audit,
-    channel,
-    errors,
+    engine,
     figures,
-    wire,
+    result,
 )
-from accord.flower.check import check
-from accord.flower.engine import keep_draws
-from accord.flower.keys import KeptMasks, is_signed, new_identity, signature
-from accord.flower.study import hash_of
-from accord.posterior.masks import added, encoded
-from accord.samplers.by_sums.evaluations import value_of
+from accord.federation.check import check
+from accord.federation.document import hash_of
+from accord.federation.entry import digest_of, plain, revived
+from accord.federation.exchange import Plan
+from accord.federation.flower import board, channel, errors
+from accord.federation.keys import SiteMasks, is_signed, new_identity, signature
+from accord.federation.program import SiteError
+from accord.posterior.coordinates import Coordinates
+from accord.posterior.masks import added, decoded, encoded
+from accord.samplers.by_sums.proposal import Drawn, student
 
 SITES = ("north", "south", "west")
 STUDY = """
@@ -51,6 +59,8 @@ ward = {name = "Normal", loc = 0.0, scale = 2.0}
 [run]
 draws = 200
 """
+# A first step whose plan has points.
+PLANNED = 17
 
 
 def rows_of(place, rows=90):
@@ -63,276 +73,727 @@ def rows_of(place, rows=90):
 
 
 class Federation:
-    """Three sites below a folder, and a channel that asks them one after another."""
+    """Sites below a folder, and a shared folder of entries. Each answer is by a new `Site`, as by a new process."""
 
-    def __init__(self, folder, study=STUDY, **changes):
-        self.folder, self.study, self.seen, self.log = folder, StudyDocument(study), [], []
-        peers = {}
-        for place, name in enumerate(SITES):
+    def __init__(self, folder, study=STUDY, sites=SITES, **changes):
+        self.folder, self.sites, self.log = folder, sites, []
+        self.text, self.public, self.board = study, {}, EntryFolder(folder / "board")
+        for place, name in enumerate(sites):
             (folder / name).mkdir()
             (folder / name / "rows.csv").write_text(rows_of(place))
-            peers[name] = new_identity(folder / name / "key")
-        for name in SITES:
-            self.write(name, peers, **changes.get(name, {}))
+            self.public[name] = new_identity(folder / name / "key")
+        for name in sites:
+            self.write(name, **changes.get(name, {}))
 
-    def write(self, name, peers, **changes):
-        values = {"site": name, "data": "rows.csv", "folder": "kept", "studies": [self.study.hash], "identity": "key"}
-        values |= changes
+    @property
+    def study(self):
+        return StudyDocument(self.text)
+
+    def write(self, name, **changes):
+        values = {"site": name, "data": "rows.csv", "folder": "kept", "studies": [hash_of(self.text)]}
+        values |= {"identity": "key", "peers": self.public} | changes
+        peers = values.pop("peers")
         lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-        peers = ["[peers]", *(f"{site} = {json.dumps(key)}" for site, key in peers.items())]
-        (self.folder / name / "site.toml").write_text("\n".join(lines + peers))
+        keys = ["[peers]", *(f"{site} = {json.dumps(key)}" for site, key in peers.items())]
+        (self.folder / name / "site.toml").write_text("\n".join(lines + keys))
 
-    def site(self, name):
-        return Site(SitePolicy.read(self.folder / name / "site.toml"), self.log.append)
+    def policy(self, name):
+        return SitePolicy.read(self.folder / name / "site.toml")
 
-    def __call__(self, requests):
-        # a site is another process every time, which knows what is on its disk
-        answers = {name: self.site(name).answer(request) for name, request in requests.items()}
-        self.seen += [*requests.values(), *answers.values()]
-        return answers
+    def store(self, name):
+        """The entries that a site has stored."""
+        return EntryFolder(self.folder / name / "kept" / hash_of(self.text)[:16] / "entries", private=True)
+
+    def audit(self, name):
+        return audit.read(self.folder / name / "kept")
+
+    def answer(self, name, entries=None):
+        """The progress of a site, whose new entries are put into the shared folder."""
+        entries = self.board.all(self.sites) if entries is None else entries
+        found = Site(self.policy(name), self.log.append).answer(self.study, entries)
+        for step, text in found.entries.items():
+            if self.board.read(step, name) is None:
+                self.board.write(step, name, text)
+        return found
+
+    def run(self, until=None):
+        """Answer site by site, to the end or until all sites have made their entries of a step. The runs by site."""
+        runs = {}
+        while len(runs) < len(self.sites):
+            for name in self.sites:
+                found = self.answer(name)
+                if found.run is not None:
+                    runs[name] = found.run
+            if until is not None and all(self.board.read(until, name) for name in self.sites):
+                break
+        return runs
+
+    def message(self, name, request):
+        """The answer of a site to a message of a server."""
+        return board.answered(self.policy(name), request, self.log.append)
+
+    def change(self, step, name, **changes):
+        """The entry of a site with other fields, signed by the site's key. It replaces the one in the shared folder."""
+        before = Entry.read(self.board.read(step, name), self.public, "before")
+        text = replace(before, **changes).signed(self.folder / name / "key")
+        self.board.write(step, name, text)
+        return text
 
     def here(self):
-        files = [self.folder / name / "rows.csv" for name in SITES]
+        files = [self.folder / name / "rows.csv" for name in self.sites]
         options = {"formula": self.study._arguments["formula"], "positive": {"died": "yes"}}
         return accord.models.glm(accord.data.study(files, **options), **self.study._arguments)
 
 
-def drawn(engine, post, **options):
-    return accord.sample(post, accord.Network.star(3), draws=200, engine=engine, **options)
+def drawn_here(federation):
+    return accord.sample(federation.here(), accord.Network.star(len(federation.sites)), draws=200)
+
+
+def entries_of(folder):
+    """The contents of all files of entries."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("step-*/*.json"))}
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     federation = Federation(tmp_path_factory.mktemp("federation"))
-    engine = Flower(federation.study, federation)
-    run = drawn(engine, engine.model())
-    keep_draws(engine, run.draws[:, :, 0], 0)
-    return federation, engine, run
+    return federation, federation.run()
 
 
-def test_draws_of_a_federation_equal_local_draws(finished):
-    federation, _, run = finished
-    expected = accord.sample(federation.here(), accord.Network.star(3), draws=200)
-    assert run.certificate.holds and run.names == expected.names
-    np.testing.assert_allclose(run.draws, expected.draws, rtol=1e-9, atol=1e-9)
+@pytest.fixture
+def at(finished, tmp_path):
+    """A copy of the finished study before a step: nobody has made an entry of it."""
+
+    def make(step):
+        return back(finished[0], tmp_path / f"before {step}", step)
+
+    return make
 
 
-def test_sites_keep_the_draws_of_a_run(finished):
-    federation, engine, run = finished
+def back(finished, folder, step, only=None):
+    """A copy of a federation before a step. With `only`, other sites keep their own entries of this step."""
+    shutil.copytree(finished.folder, folder)
+    found = Federation.__new__(Federation)
+    found.__dict__ |= finished.__dict__ | {"folder": folder, "board": EntryFolder(folder / "board"), "log": []}
+    for path in folder.rglob("step-*/*.json"):
+        number = int(path.parent.name.removeprefix("step-"))
+        is_own = path.parents[3].name == path.stem
+        keep = number < step or (only is not None and number == step and is_own and path.stem not in only)
+        if not keep:
+            path.unlink()
+    for path in folder.rglob("run.nc"):
+        path.unlink()
+    return found
+
+
+def number_of_steps(federation):
+    return len(list((federation.folder / "board").glob("step-*")))
+
+
+# --- draws ---
+
+
+def test_draws_of_a_federation_equal_the_draws_of_one_process(finished):
+    federation, runs = finished
+    expected = drawn_here(federation)
+    without_rows = result(federation.study, federation.board.folder, federation.public)
+    for run in (*runs.values(), without_rows, result(federation.study, federation.board.folder)):
+        assert run.certificate.holds and run.names == expected.names
+        np.testing.assert_allclose(run.draws, expected.draws, rtol=1e-9, atol=1e-9)
+        np.testing.assert_array_equal(run.draws, runs["north"].draws)
+
+
+def test_sites_keep_the_run(finished):
+    federation, runs = finished
     for name in SITES:
-        with np.load(federation.folder / name / "kept" / "runs" / engine.session / "draws.npz") as kept:
-            np.testing.assert_array_equal(kept["draws"], run.draws[:, :, 0])
+        kept = accord.Run.load(federation.store(name).folder.parent / "run.nc")
+        np.testing.assert_array_equal(kept.draws, runs[name].draws)
+
+
+def test_a_finished_study_has_the_same_answer_again(finished):
+    federation, runs = finished
+    lines = len(federation.audit("north"))
+    found = federation.answer("north")
+    assert found.waits_for == () and found.step == number_of_steps(federation)
+    np.testing.assert_array_equal(found.run.draws, runs["north"].draws)
+    assert len(federation.audit("north")) == lines
+
+
+class Messages:
+    """A channel that asks sites in this process, and keeps all messages."""
+
+    def __init__(self, federation, dies_after=None):
+        self.federation, self.seen, self.dies_after = federation, [], dies_after
+
+    def __call__(self, requests):
+        answers = {name: self.federation.message(name, request) for name, request in requests.items()}
+        self.seen += [*requests.values(), *answers.values()]
+        if self.dies_after is not None and len(self.seen) >= self.dies_after:
+            raise ConnectionError("the server was killed")
+        return answers
+
+
+@pytest.mark.long
+def test_draws_over_messages_equal_the_draws_of_one_process(tmp_path, finished, capsys):
+    federation, log = Federation(tmp_path), []
+    messages = Messages(federation, dies_after=100)
+    with pytest.raises(ConnectionError):
+        board.lead(federation.study, messages, tmp_path / "server", log.append)
+    before = entries_of(tmp_path / "server")
+    again = Messages(federation)
+    board.lead(federation.study, again, tmp_path / "server", log.append)
+    # a restarted server continues with the entries that it has, and sites make none of them again
+    assert before and before.items() <= entries_of(tmp_path / "server").items()
+    run = accord.Run.load(tmp_path / "server" / "run.nc")
+    np.testing.assert_allclose(run.draws, finished[1]["north"].draws, rtol=1e-9, atol=1e-9)
+    assert "scale(age)" in capsys.readouterr().out
+    steps = [int(text.split()[1].strip(":")) for text in log if text.startswith("step ")]
+    assert steps == sorted(steps) and log[-1].endswith("run.nc") and " messages, " in log[-2]
+    for name in SITES:
+        assert_made_once(federation, name)
+
+
+def assert_made_once(federation, name):
+    """The audit file of a site has one hash for each step."""
+    lines = [line for line in federation.audit(name) if "step" in line]
+    assert len({line["step"] for line in lines}) == len({(line["step"], line["hash"]) for line in lines})
+
+
+# --- what travels ---
+
+
+def numbers_in(value):
+    """All numbers and texts in JSON values."""
+    if isinstance(value, np.ndarray):
+        return value.ravel().tolist()
+    if isinstance(value, dict):
+        return [one for item in value.values() for one in numbers_in(item)]
+    if isinstance(value, list):
+        return [one for item in value for one in numbers_in(item)]
+    return [value]
+
+
+def contents(federation):
+    """The content of all entries, by step and site."""
+    found = federation.board.all(federation.sites)
+    return {
+        place: revived(Entry.read(text, federation.public, f"{place}").content) for place, text in found.items()
+    }
+
+
+def ages(federation):
+    return [
+        np.loadtxt(federation.folder / name / "rows.csv", delimiter=",", skiprows=1, usecols=0)
+        for name in federation.sites
+    ]
 
 
 def test_no_cell_and_no_part_of_a_sum_travels(finished):
-    federation, _, _ = finished
-    cells = np.concatenate(
-        [np.loadtxt(federation.folder / n / "rows.csv", delimiter=",", skiprows=1, usecols=0) for n in SITES]
-    )
+    federation, _ = finished
+    cells = np.concatenate(ages(federation))
     cells = cells[cells != cells.round()]
-    for found in map(wire.read, federation.seen):
-        said = [leaf for leaf in jax.tree.leaves(wire.revived(found.head)) if not isinstance(leaf, str)]
-        numbers = np.concatenate([np.ravel(leaf) for leaf in [*said, *found.arrays.values()]] + [np.empty(0)])
-        assert not np.isin(cells, numbers.astype(float)).any()
-    # words of sums look like noise: bytes are as often any value as any other
-    words = b"".join(
-        found.arrays["words"].tobytes() for found in map(wire.read, federation.seen) if "words" in found.arrays
-    )
+    words = b""
+    for content in contents(federation).values():
+        if isinstance(content, dict) and "masked" in content:
+            assert content.keys() == {"about", "like", "masked"}
+            words += content["masked"].tobytes()
+        numbers = [float(one) for one in numbers_in(content) if isinstance(one, int | float)]
+        assert not np.isin(cells, numbers).any()
+    # words of sums look like noise: all bytes are equally frequent
     counts = np.bincount(np.frombuffer(words, np.uint8), minlength=256)
     assert len(words) > 50_000
     assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 255 + 5 * np.sqrt(2 * 255)
 
 
-def test_an_audit_file_has_every_answer(finished):
-    federation, engine, _ = finished
-    lines = audit.read(federation.folder / "north" / "kept")
-    answers = [found for found in federation.seen[::1] if b"session" not in found]
-    assert {line["kind"] for line in lines} == {"hello", "key", "keys", "meet", "rows", "sum", "draws"}
-    assert all(line["study"] == federation.study.hash and line["run"] == engine.session for line in lines)
-    assert sum(line["kind"] == "sum" and line["points"] > 0 for line in lines) > 3
-    assert len(answers) >= 3 * len(lines)
-    assert (federation.folder / "north" / "kept" / "audit.jsonl").stat().st_mode & 0o777 == 0o600
+def test_no_site_sends_summaries_of_its_own_rows(finished):
+    federation, _ = finished
+    clear = [content for content in contents(federation).values() if not (isinstance(content, dict) and "masked" in content)]
+    values = [one for content in clear for one in numbers_in(content)]
+    summaries = [one for age in ages(federation) for one in (age.mean(), age.std(), age.sum(), *np.quantile(age, [0.25, 0.5]))]
+    numbers = [float(one) for one in values if isinstance(one, int | float)]
+    # numbers of rows and names of levels are sent in the clear
+    assert 90.0 in numbers and "a" in values
+    assert not any(np.isclose(one, summaries, rtol=1e-6).any() for one in numbers)
+
+
+def test_an_audit_file_has_every_entry(finished):
+    federation, _ = finished
+    for name in SITES:
+        lines = federation.audit(name)
+        made = [line for line in lines if "step" in line]
+        assert [line["step"] for line in made] == list(range(number_of_steps(federation)))
+        assert all(line["study"] == federation.study.hash for line in lines) and "finished" in lines[-1]
+        for line in made:
+            entry = federation.board.read(line["step"], name)
+            assert line["bytes"] == len(entry) and line["what"] == json.loads(entry.splitlines()[0])["what"]
+            # what is sent in the clear
+            assert ("sent" in line) == (b'"masked": ' not in entry or line["step"] == 0)
+        assert (federation.folder / name / "kept" / "audit.jsonl").stat().st_mode & 0o777 == 0o600
+        assert federation.store(name).path(3, name).stat().st_mode & 0o777 == 0o600
+
+
+# --- kill and resume ---
+
+
+@pytest.mark.parametrize("step", [0, 8, PLANNED + 1, pytest.param(24, marks=pytest.mark.long)])
+def test_a_new_process_makes_the_same_entries(finished, at, step):
+    federation = at(step)
+    for number in range(step, step + 2):
+        federation.run(until=number)
+    made = entries_of(federation.board.folder)
+    assert made.items() <= entries_of(finished[0].board.folder).items()
+    assert len(made) == 3 * (step + 2)
+
+
+def test_own_entries_are_not_made_again(tmp_path, finished, monkeypatch):
+    step, points = PLANNED + 2, []
+    # south has made its entry of this step, and was killed before it left
+    federation = back(finished[0], tmp_path / "killed", step, only=("north", "west"))
+    before = federation.store("south").read(step, "south")
+    counted = Site._count_points
+    monkeypatch.setattr(Site, "_count_points", lambda *given: (points.append(given[2]), counted(*given))[1])
+    assert federation.board.read(step, "south") is None and before is not None
+    found = federation.answer("south")
+    assert found.entries[step] == before and points == []
+    assert federation.board.read(step, "south") == before
+    # entries of earlier steps are not made again either
+    assert not any(line.get("step") == step for line in federation.audit("south")[number_of_lines(finished[0]) :])
+
+
+def number_of_lines(federation):
+    return len(federation.audit("south"))
+
+
+def test_a_study_at_any_step_continues_after_an_error(at, monkeypatch):
+    federation = at(PLANNED + 1)
+    federation.answer("north")
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    # killed after the evaluation, before the entry is stored
+    with monkeypatch.context() as patch:
+        patch.setattr(audit, "note", killed)
+        with pytest.raises(KeyboardInterrupt):
+            federation.answer("south")
+    federation.run(until=PLANNED + 1)
+    assert_made_once(federation, "south")
+
+
+@pytest.mark.slow
+def test_commands_are_killed_and_continue(tmp_path, finished):
+    federation = Federation(tmp_path)
+    (tmp_path / "study.toml").write_text(STUDY)
+
+    def start(name):
+        command = [sys.executable, "-m", "accord", "study", "answer", str(tmp_path / "study.toml")]
+        command += [str(tmp_path / name / "site.toml"), str(tmp_path / "board"), "--yes", "--wait", "0.2"]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+    running = {name: start(name) for name in SITES}
+    try:
+        for place, name in enumerate((*SITES, "south")):
+            ends = time.monotonic() + 300
+            while not federation.board.path(5 * place + 4, name).is_file() and time.monotonic() < ends:
+                time.sleep(0.05)
+            running[name].send_signal(signal.SIGKILL)
+            running[name].wait()
+            running[name] = start(name)
+        for one in running.values():
+            assert one.wait(timeout=600) == 0
+    finally:
+        for one in running.values():
+            one.kill()
+    for name in SITES:
+        run = accord.Run.load(federation.store(name).folder.parent / "run.nc")
+        np.testing.assert_allclose(run.draws, finished[1]["north"].draws, rtol=1e-9, atol=1e-9)
+        assert_made_once(federation, name)
+
+
+# --- entries that are refused ---
+
+
+def refused(federation, text, name="south", error=ForgedError):
+    """Check that a site refuses the entries in the shared folder: it stores none, and its audit file has the reason."""
+    before, lines = entries_of(federation.store(name).folder), len(federation.audit(name))
+    with pytest.raises(error, match=text) as found:
+        federation.answer(name)
+    assert federation.audit(name)[lines:][-1]["refused"] == str(found.value)[:500]
+    own = {path: entry for path, entry in entries_of(federation.store(name).folder).items() if path not in before}
+    assert not any(path.endswith(f"{name}.json") for path in own)
+    return own
+
+
+def test_a_changed_entry_is_refused(at):
+    federation = at(8)
+    federation.run(until=8)
+    federation = back(federation, federation.folder / "again", 8, only=("south",))
+    federation.answer("north")
+    path = federation.board.path(8, "north")
+    whole = path.read_bytes()
+    for place in (len(whole) // 3, len(whole) - 20):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert refused(federation, "the entry of north in step 8 is (not signed by north|no entry)") == {}
+    path.write_bytes(whole[:-200])
+    assert refused(federation, "the entry of north in step 8 is no entry of a study") == {}
+    # the entry itself is accepted afterwards
+    path.write_bytes(whole)
+    assert federation.answer("south").entries.keys() == set(range(9))
+
+
+def test_an_entry_of_another_step_is_refused(at):
+    federation = at(4)
+    federation.board.write(4, "north", federation.board.read(3, "north"))
+    text = "the entry of north in step 4 is one of north in step 3 of the study"
+    assert refused(federation, text) == {}
+
+
+def test_an_entry_of_another_study_is_refused(at):
+    federation = at(4)
+    federation.run(until=4)
+    federation = back(federation, federation.folder / "again", 4)
+    # the same key, in another study
+    federation.answer("north")
+    federation.change(4, "north", study="0" * 64)
+    text = "the entry of north in step 4 is one of north in step 4 of the study 0000000000000000"
+    assert refused(federation, text) == {}
+
+
+def test_an_entry_that_another_site_signed_is_refused(at):
+    federation = at(4)
+    federation.answer("north")
+    own = Entry.read(federation.board.read(4, "north"), federation.public, "own")
+    federation.board.write(4, "north", own.signed(federation.folder / "west" / "key"))
+    assert refused(federation, "the entry of north in step 4 is not signed by north") == {}
+    # an entry of west in place of north's
+    federation.board.write(4, "north", replace(own, site="west").signed(federation.folder / "west" / "key"))
+    assert refused(federation, "the entry of north in step 4 is one of west in step 4") == {}
+    federation.board.write(4, "north", replace(own, site="east").signed(federation.folder / "west" / "key"))
+    assert refused(federation, "an entry of 'east', which takes no part in the study") == {}
+
+
+def test_a_second_entry_of_one_step_is_refused(at):
+    federation = at(4)
+    federation.answer("north")
+    federation.answer("south")
+    kept = federation.store("south").read(4, "north")
+    federation.change(4, "north", what="other words")
+    text = "the entry of north in step 4 differs from the one that this site received before .* one entry of each site"
+    assert refused(federation, text) == {}
+    assert federation.store("south").read(4, "north") == kept
+
+
+def test_a_site_whose_folder_was_lost_does_not_begin_again(at):
+    federation = at(4)
+    shutil.rmtree(federation.folder / "south" / "kept")
+    with pytest.raises(ForgedError, match="the entry of south in step 0 is not the one that this site made.*another seed"):
+        federation.answer("south")
+    assert not federation.store("south").all(SITES).keys() & {(step, "south") for step in range(40)}
+
+
+def test_a_missing_entry_is_waited_for(at):
+    federation = at(4)
+    federation.answer("north")
+    federation.answer("south")
+    found = federation.answer("south")
+    assert (found.step, found.waits_for, set(found.has)) == (4, ("west",), {"north", "south"})
+    # an entry that was removed from the shared folder is at the site
+    federation.board.path(4, "north").unlink()
+    assert federation.answer("south").waits_for == ("west",)
+    with pytest.raises(DataError, match="the study is not finished: .* has no entry of north, west for step 4"):
+        result(federation.study, federation.board.folder, federation.public)
+
+
+def test_two_different_entries_for_two_sites_are_found(at):
+    federation = at(8)
+    for name in SITES:
+        federation.answer(name)
+    own = federation.board.read(8, "west")
+    # west sends north one entry of step 8, and south another one
+    federation.answer("north")
+    lie = federation.change(8, "west", what="other words")
+    federation.answer("south")
+    assert federation.store("north").read(8, "west") == own and federation.store("south").read(8, "west") == lie
+    federation.board.write(8, "west", own)
+    entries = {place: text for place, text in federation.board.all(SITES).items() if place != (8, "west")}
+    text = "(north|south) has other entries of the steps before 9 than this site"
+    with pytest.raises(ForgedError, match=text):
+        federation.answer("south", entries)
+        federation.answer("north", entries | federation.board.all(SITES))
+    assert any("has other entries" in line.get("refused", "") for line in federation.audit("south")) or any(
+        "has other entries" in line.get("refused", "") for line in federation.audit("north")
+    )
+
+
+def test_a_site_does_not_take_its_own_entry_from_others(at):
+    federation = at(4)
+    federation.answer("north")
+    federation.answer("south")
+    federation.change(4, "south", what="other words")
+    assert refused(federation, "the entry of south in step 4 is not the one that this site made") == {}
+
+
+def test_the_result_needs_entries_that_agree(at, finished, tmp_path):
+    shutil.copytree(finished[0].board.folder, tmp_path / "copy")
+    path = tmp_path / "copy" / "step-020" / "west.json"
+    path.write_bytes(path.read_bytes().replace(b'"what": "', b'"what": "x'))
+    with pytest.raises(ForgedError, match="the entry of west in step 20 is not signed by west"):
+        result(finished[0].study, tmp_path / "copy")
+    # keys of sites that are known otherwise
+    others = finished[0].public | {"west": finished[0].public["north"]}
+    with pytest.raises(ForgedError, match="the entry of west in step 0 is not signed by west"):
+        result(finished[0].study, finished[0].board.folder, others)
+    with pytest.raises(DataError, match="has not begun: there is no entry of north for step 0"):
+        result(finished[0].study, tmp_path / "none")
+
+
+# --- a first site that lies about the plan ---
+
+
+@pytest.fixture
+def planned(at):
+    """A study at a step with a plan of the first site. `lie(change)` changes the plan, which the first site signs."""
+    federation = at(PLANNED)
+    federation.answer("north")
+
+    def lie(change):
+        federation.board.write(PLANNED, "north", federation.store("north").read(PLANNED, "north"))
+        written = Entry.read(federation.board.read(PLANNED, "north"), federation.public, "own").written
+        written = change(json.loads(json.dumps(written)))
+        federation.change(PLANNED, "north", written=written, plan=digest_of(written))
+        return federation
+
+    return lie
+
+
+def moved(by):
+    def change(written):
+        points = revived(written["parts"]["points"])
+        return written | {"parts": written["parts"] | {"points": plain(points + by)}}
+
+    return change
 
 
 @pytest.mark.parametrize(
-    "changes, text",
+    ("change", "text"),
     [
-        ({"studies": ["0" * 64]}, "does not allow the study of hash"),
-        ({"columns": ["age", "died"]}, "does not allow the columns ward"),
-        ({"site": "east"}, "the study lists the sites north, south, west"),
-        ({"rows": 500}, "fewer than 500 rows"),
-        ({"parameters": 0.001}, "parameters are more than 0.001 of the rows"),
-        ({"points": 10}, "allows sums at 10 positions"),
-        ({"identity": "none"}, "holds no private key"),
+        (moved(1e-4), "points has other numbers or another shape"),
+        (moved(np.nan), "points has other numbers or another shape"),
+        (lambda written: written | {"what": "own_cells"}, "it evaluates own_cells, and this site "),
+        (lambda written: written | {"parts": {}}, "it evaluates "),
+        (lambda written: {"what": written["what"]}, "the plan has another format"),
+        (
+            lambda written: written | {"parts": written["parts"] | {"points": plain(np.zeros((2, 3)))}},
+            "points has other numbers or another shape",
+        ),
     ],
 )
-def test_a_site_refuses_by_its_policy(tmp_path, changes, text):
-    federation = Federation(tmp_path, south=changes)
-    engine = Flower(federation.study, federation)
-    with pytest.raises(DataError, match=text):
-        drawn(engine, engine.model())
-    last = audit.read(tmp_path / "south" / "kept")[-1]
-    assert text in json.dumps(last)
-    assert last["study"] == federation.study.hash and last["run"] == engine.session and "kind" in last
+def test_another_plan_of_the_first_site_is_refused(planned, change, text):
+    federation = planned(change)
+    refused(federation, f"the plan.*{text}|{text}")
+    assert federation.store("south").read(PLANNED, "south") is None
+    assert federation.board.read(PLANNED, "south") is None
 
 
-def test_a_server_cannot_put_its_own_key_between(tmp_path):
-    federation = Federation(tmp_path)
-    new_identity(tmp_path / "foreign")
-
-    def between(requests):
-        answers = federation(requests)
-        for name, found in answers.items():
-            head = wire.read(found).head
-            if name == "west" and "public" in head:
-                answers[name] = wire.packet({**head, "public": wire.read(answers["north"]).head["public"]}).to_bytes()
-        return answers
-
-    with pytest.raises(RefusedError, match="the key that is given out for west is not signed by it"):
-        Flower(federation.study, between).model()
+def test_a_plan_that_agrees_up_to_rounding_is_used(planned):
+    federation = planned(moved(1e-9))
+    assert PLANNED in federation.answer("south").entries
+    made = Entry.read(federation.board.read(PLANNED, "south"), federation.public, "made")
+    assert made.plan == Entry.read(federation.board.read(PLANNED, "north"), federation.public, "plan").plan
 
 
-def test_what_sites_agreed_on_stays(tmp_path):
-    federation = Federation(tmp_path)
-    engine = Flower(federation.study, federation)
-    post = engine.model()
-    with engine.placed(post) as placed:
-        assert placed.sizes.tolist() == [90, 90, 90]
-        engine._answers = [*engine._answers, {"more": 1}]
-        with pytest.raises(RefusedError, match="there are more answers than questions"):
-            placed.totals(accord.Network.star(3), masks=True)(value_of, points=np.zeros((1, 3)))
+def test_a_plan_with_another_digest_is_refused(at):
+    federation = at(PLANNED)
+    federation.answer("north")
+    federation.change(PLANNED, "north", plan="0" * 64)
+    refused(federation, "the entry of north has a plan with another digest")
 
 
-@pytest.mark.long
-def test_unmasked_sums_need_a_policy_that_allows_them(tmp_path):
-    study = STUDY.replace("draws = 200", "draws = 200\nmasks = false")
-    (tmp_path / "a").mkdir()
-    federation = Federation(tmp_path / "a", study, north={"own_numbers": True})
-    with pytest.raises(RefusedError, match="south: refused, the study has no masks.*own_numbers"):
-        Flower(federation.study, federation).model()
-    (tmp_path / "b").mkdir()
-    federation = Federation(tmp_path / "b", study, **dict.fromkeys(SITES, {"own_numbers": True}))
-    engine = Flower(federation.study, federation)
-    expected = accord.sample(federation.here(), accord.Network.star(3), draws=200)
-    np.testing.assert_allclose(drawn(engine, engine.model()).draws, expected.draws, rtol=1e-9, atol=1e-9)
+def test_a_site_that_evaluated_another_plan_is_found(at):
+    federation = at(PLANNED)
+    for name in SITES:
+        federation.answer(name)
+    federation.change(PLANNED, "west", plan="0" * 64)
+    refused(federation, f"west evaluated another plan in step {PLANNED} than north")
 
 
-@pytest.mark.long
-def test_a_site_gives_no_own_numbers_without_its_permission(tmp_path):
-    """Whatever a server asks for, and whatever the policies of other sites."""
-    for place, (masks, allowed, text) in enumerate(
-        [
-            (True, (), "south: refused, its own numbers reveal its rows, and the sums of this study are masked"),
-            (True, SITES, "south: refused, its own numbers reveal its rows, and the sums of this study are masked"),
-            (False, ("north", "west"), "south: refused, the study has no masks"),
-        ]
-    ):
-        (tmp_path / str(place)).mkdir()
-        study = STUDY.replace("draws = 200", f"draws = 200\nmasks = {json.dumps(masks)}")
-        federation = Federation(tmp_path / str(place), study, **dict.fromkeys(allowed, {"own_numbers": True}))
-        engine = Flower(federation.study, federation)
-        if masks:
-            engine.model()
+MIXTURE = student(np.arange(3.0), np.linalg.cholesky(np.eye(3) + 0.5), 5.0)
+
+
+def drawn(count=100, seed=1, batch=2, **changes):
+    return Drawn(MIXTURE._replace(**changes), count, seed, batch)
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (drawn(count=101), "points has the count, seed and batch"),
+        (drawn(seed=2), "points has the count, seed and batch"),
+        (drawn(batch=3), "points has the count, seed and batch"),
+        (drawn(mean=MIXTURE.mean + 1e-4), "the means or covariances of points differ by 0.00"),
+        (drawn(mean=MIXTURE.mean * np.nan), "the means or covariances of points differ by nan"),
+        (drawn(factor=MIXTURE.factor * (1 + 1e-5)), "the means or covariances of points differ by 2e-05"),
+        (drawn(freedom=np.array([6.0])), "points has another freedom"),
+        (drawn(mean=np.zeros((1, 2))), "points has 1 components"),
+        (np.zeros((100, 3)), "another format"),
+    ],
+)
+def test_a_recipe_of_points_is_the_own_one(written, text):
+    own = Plan("slope_of", {"points": drawn()})
+    other = json.loads(json.dumps(Plan("slope_of", {"points": written}).written()))
+    with pytest.raises(ForgedError, match=text):
+        own.adopted(other)
+
+
+def test_a_recipe_that_agrees_up_to_rounding_is_used():
+    # columns of a factor may have other signs
+    own, signs = Plan("slope_of", {"points": drawn()}), np.array([1.0, -1.0, 1.0])
+    near = drawn(mean=MIXTURE.mean + 1e-9, factor=MIXTURE.factor * signs)
+    found = own.adopted(json.loads(json.dumps(Plan("slope_of", {"points": near}).written())))
+    np.testing.assert_array_equal(found.parts["points"].points, near.points)
+    place = Coordinates(np.ones(3), MIXTURE.factor[0])
+    own = Plan("slope_of", {"place": place})
+    for origin, is_near in ((1.0 + 1e-8, True), (1.0 + 1e-4, False)):
+        other = Plan("slope_of", {"place": Coordinates(np.full(3, origin), MIXTURE.factor[0])})
+        if is_near:
+            assert own.adopted(other.written()).parts["place"].origin[0] == origin
         else:
-            # the site's administrator learns it before any server asks
-            found = check(federation.study, SitePolicy.read(tmp_path / str(place) / "south" / "site.toml"))
-            assert text in found.wrong[0]
-        # a server that knows what sites agreed on, and asks by itself
-        for kind, name in (("own", "log likelihood"), ("own", "log density alone"), ("own", "value"), ("sum", "value")):
-            question = wire.packet({"name": name, "of": "south", "arguments": 0, "at_once": None})
-            head = {**question.head, "answers": wire.plain(engine._answers), "count": 99}
-            head |= {"study": federation.study.text, "session": engine.session, "kind": kind}
-            points = {"positions": np.zeros((2, 3)), "points": np.zeros((2, 3))}
-            found = wire.read(federation.site("south").answer(wire.Packet(head, points).to_bytes()))
-            assert "part" not in found.arrays
-            if masks and kind == "sum":
-                assert found.arrays.keys() == {"words"}
-            else:
-                assert found.head["refused"] and text in found.head["error"]
-                assert text in audit.read(tmp_path / str(place) / "south" / "kept")[-1]["refused"]
+            with pytest.raises(ForgedError, match="the means or covariances of place differ"):
+                own.adopted(other.written())
+    with pytest.raises(ForgedError, match="place has another shape"):
+        own.adopted(Plan("slope_of", {"place": Coordinates(np.ones(2), np.eye(2))}).written())
 
 
-@pytest.mark.long
-def test_a_site_gives_its_own_numbers_where_its_policy_allows_them(tmp_path):
-    study = STUDY.replace("draws = 200", "draws = 200\nmasks = false")
-    federation = Federation(tmp_path, study, **dict.fromkeys(SITES, {"own_numbers": True}))
-    engine = Flower(federation.study, federation)
-    star, post, one_place = accord.Network.star(3), engine.model(), federation.here()
-    run, here = drawn(engine, post), accord.sample(one_place, star, draws=200)
-    run.save(tmp_path / "run.nc")
-    loaded = accord.Run.load(tmp_path / "run.nc")
-    left = accord.leave_out(loaded, post, star, 1, engine=engine)
-    np.testing.assert_allclose(left.pull, accord.leave_out(here, one_place, star, 1).pull, rtol=1e-6, atol=1e-9)
-    lines = [[line for line in audit.read(tmp_path / name / "kept") if line["kind"] == "own"] for name in SITES]
-    assert [len(own) for own in lines] == [0, 1, 0] and lines[1][0]["question"] == "log likelihood"
-    there, here_too = (
-        accord.leave_each_out(run, post, star, engine=engine),
-        accord.leave_each_out(here, one_place, star),
-    )
-    for found, expected in zip(there, here_too, strict=True):
-        # a sentence where the weights are not to be relied on
-        own, same = (one if isinstance(one, str) else one.pull for one in (found, expected))
-        assert own == same if isinstance(own, str) else np.allclose(own, same, rtol=1e-6, atol=1e-9)
-    there, here_too = accord.alone(run, post, star, engine=engine), accord.alone(here, one_place, star)
-    for found, expected in zip(there, here_too, strict=True):
-        np.testing.assert_allclose(found.points.mean, expected.points.mean, rtol=1e-6, atol=1e-9)
-    # a question that reaches another site is not answered by it
-    question = wire.packet({"name": "log likelihood", "of": "south"}, positions=np.zeros((1, 3)))
-    (found,) = engine.ask_agreed("own", question, ["north"])
-    assert found.arrays == {}
+# --- masks ---
 
 
-def test_a_masked_run_of_a_federation_asks_no_site_by_itself(finished):
-    federation, engine, run = finished
-    before, star = len(federation.seen), accord.Network.star(3)
-    for ask in (accord.leave_each_out, accord.alone, partial(accord.leave_out, agent=1)):
-        with pytest.raises(ValueError, match="No numbers of single sites: the sums of this run are masked"):
-            ask(run, engine.model(), star, engine=engine)
-    assert len(federation.seen) == before
-
-
-@pytest.mark.long
-def test_a_run_that_was_lost_goes_on_with_new_keys(tmp_path, finished):
-    _, _, whole = finished
-    federation, sums = Federation(tmp_path), []
-
-    def lost(requests):
-        kind = wire.read(next(iter(requests.values()))).head["kind"]
-        sums.append(kind)
-        if sums.count("sum") == 5:
-            raise ConnectionError("the server was killed")
-        return federation(requests)
-
-    engine = Flower(federation.study, lost)
-    with suppress(ConnectionError):
-        drawn(engine, engine.model(), checkpoint=tmp_path / "sums")
-    again = Flower(federation.study, federation)
-    run = drawn(again, again.model(), checkpoint=tmp_path / "sums")
-    np.testing.assert_allclose(run.draws, whole.draws, rtol=1e-9, atol=1e-9)
-
-
-def test_masks_are_never_used_twice(tmp_path):
-    own = [KeptMasks(tmp_path / name) for name in SITES]
+def masks_of(folder, sites=SITES):
+    own = [SiteMasks(folder / name) for name in sites]
+    for name in sites:
+        (folder / name).mkdir(exist_ok=True)
     publics = [one.begin() for one in own]
     for place, one in enumerate(own):
-        one.agree(place, publics, b"run")
+        one.agree(place, publics, "a study")
+    return publics
+
+
+def test_masks_cancel_in_one_context_only(tmp_path):
+    masks_of(tmp_path)
     words = encoded([np.ones(3)], 3)
-    total = added(*(KeptMasks(tmp_path / name).masked(1, words, b"what is asked") for name in SITES))
+
+    def masked(name, context="context", step=1):
+        return SiteMasks(tmp_path / name).masked(step, context, words)
+
+    total = added(*map(masked, SITES))
     np.testing.assert_array_equal(total, added(words, words, words))
-    with pytest.raises(ValueError, match="the masks of sum 1 may have been used"):
-        KeptMasks(tmp_path / "north").masked(1, words, b"something else")
-    # of the very same question they are the same, and of two questions not
-    parts = [KeptMasks(tmp_path / name).masked(2, words, name.encode()) for name in SITES]
-    np.testing.assert_array_equal(KeptMasks(tmp_path / "north").masked(2, words, b"north"), parts[0])
-    assert (added(*parts) != total).all()
+    np.testing.assert_array_equal(masked("north"), masked("north"))
+    for other in (masked("north", "other"), masked("north", step=2), words):
+        assert (other != masked("north")).all()
+    for parts in ([*map(masked, SITES, ["context", "other", "context"])], [masked("north", step=2), *map(masked, SITES[1:])]):
+        with pytest.raises(RuntimeError, match="the masks did not cancel"):
+            decoded(added(*parts), [np.ones(3)], 3)
     assert (tmp_path / "north" / "masks.json").stat().st_mode & 0o777 == 0o600
+    # the private key is deleted
+    assert json.loads((tmp_path / "north" / "masks.json").read_text()).keys() == {"public", "agent", "keys"}
+
+
+def test_two_equal_keys_for_masks_are_refused(tmp_path):
+    own = SiteMasks(tmp_path)
+    public = own.begin()
+    with pytest.raises(ValueError, match="not all different"):
+        own.agree(0, [public, bytes(32), bytes(32)], "a study")
+
+
+def test_masks_that_do_not_cancel_are_an_error(at):
+    federation = at(6)
+    for name in SITES:
+        federation.answer(name)
+    found = Entry.read(federation.board.read(6, "west"), federation.public, "own").content
+    other = revived(found)["masked"] + np.uint64(1)
+    federation.change(6, "west", content=found | {"masked": plain(other)})
+    with pytest.raises(SiteError, match="^south: RuntimeError, see its audit file$"):
+        federation.answer("south")
+    assert "the masks did not cancel" in federation.audit("south")[-1]["failed"]
+
+
+def test_numbers_of_other_shapes_are_an_error(at):
+    federation = at(6)
+    for name in SITES:
+        federation.answer(name)
+    found = Entry.read(federation.board.read(6, "west"), federation.public, "own").content
+    federation.change(6, "west", content=found | {"like": [["<f8", 10**9]]})
+    refused(federation, "west and north have numbers of different shapes or names in step 6", error=DataError)
+    federation.board.path(6, "west").unlink()
+    federation.store("south").path(6, "west").unlink()
+    federation.board.write(6, "west", federation.store("west").read(6, "west"))
+    federation.change(6, "west", content=found | {"masked": plain(revived(found["masked"])[:, 1:])})
+    refused(federation, "sites have masked numbers of different shapes in step 6", error=DataError)
+
+
+@pytest.mark.parametrize("content", [b"", b"{"])
+def test_damaged_masks_are_named(at, content):
+    federation = at(8)
+    path = federation.store("south").folder.parent / "masks.json"
+    path.write_bytes(content) if content else path.unlink()
+    with pytest.raises(DataError, match=r"south: its file masks.json is (missing|damaged)"):
+        federation.answer("south")
+
+
+TWO = STUDY.replace('"north", "south", "west"', '"north", "south"')
+UNMASKED = TWO.replace("draws = 200", "draws = 200\nmasks = false")
+
+
+@pytest.mark.parametrize(
+    ("study", "text"),
+    [
+        (TWO, "masks hide nothing of fewer than 3 sites, found 2"),
+        (STUDY.replace("draws = 200", "masks = false"), "masks = false is for two sites, found 3"),
+        (STUDY.replace('"north", "south", "west"', '"north"'), "must list its sites"),
+    ],
+)
+def test_masks_need_three_sites(study, text):
+    with pytest.raises(ValueError, match=text):
+        StudyDocument(study)
+
+
+def test_two_sites_without_masks_need_both_policies(tmp_path):
+    federation = Federation(tmp_path, UNMASKED, SITES[:2], north={"own_numbers": True})
+    federation.answer("north")
+    refused(federation, "south: refused, the study has no masks.*own_numbers", error=RefusedError)
+    # the site's administrator sees it before the study begins
+    assert "south: refused, the study has no masks" in check(federation.study, federation.policy("south")).wrong[0]
+    with pytest.raises(ValueError, match="travels by files only"):
+        board_app(federation.study, tmp_path / "app")
+
+
+def board_app(study, folder):
+    from accord.federation.flower.bundle import write_app
+
+    write_app(study, folder, folder)
+
+
+@pytest.mark.long
+def test_draws_of_two_sites_without_masks_equal_the_draws_of_one_process(tmp_path):
+    federation = Federation(tmp_path, UNMASKED, SITES[:2], **dict.fromkeys(SITES[:2], {"own_numbers": True}))
+    runs, expected = federation.run(), drawn_here(federation)
+    for run in (*runs.values(), result(federation.study, federation.board.folder)):
+        np.testing.assert_allclose(run.draws, expected.draws, rtol=1e-9, atol=1e-9)
+
+
+def test_an_unmasked_study_does_not_travel_by_messages(tmp_path):
+    federation = Federation(tmp_path, UNMASKED, SITES[:2], **dict.fromkeys(SITES[:2], {"own_numbers": True}))
+    request = json.dumps({"study": UNMASKED, "since": 0, "entries": []}).encode()
+    answer = json.loads(federation.message("north", request))
+    assert answer["refused"] and "by files only" in answer["error"]
+    assert not federation.store("north").all(SITES)
 
 
 def test_small_and_large_figures_pass_masks():
-    said = {"b": np.array([1e-20, -3e-9]), "a": 7, "c": 1e15}
-    words = added(*(encoded(figures.leaves_of(said), 3) for _ in range(3)))
-    found = figures.numbers_of(words, figures.shapes_of(said), 3)
-    for name, value in said.items():
+    numbers = {"b": np.array([1e-20, -3e-9]), "a": 7, "c": 1e15}
+    leaves = figures.leaves_of(numbers)
+    words = added(*(encoded(leaves, 3) for _ in range(3)))
+    found = figures.numbers_of(decoded(words, leaves, 3), figures.shapes_of(numbers))
+    for name, value in numbers.items():
         np.testing.assert_allclose(found[name], 3 * np.asarray(value), rtol=1e-12)
 
 
@@ -345,26 +806,110 @@ def test_signatures(tmp_path):
         new_identity(tmp_path / "key")
 
 
+def test_values_of_entries_are_the_same_after_reading():
+    value = {
+        "a": np.arange(20.0), "b": np.array([1, 2], np.int32), "c": [np.inf, -np.inf, None, "x", True, 0.1],
+        "d": np.array([[np.nan, 1.0]]), "e": np.float64(1 / 3), "f": np.zeros((0, 3)), "g": np.arange(18, dtype=">u8"),
+    }  # fmt: skip
+    found = revived(json.loads(json.dumps(plain(value), allow_nan=False)))
+    for name in "abdfg":
+        np.testing.assert_array_equal(found[name], value[name])
+    assert found["c"] == value["c"] and found["e"] == value["e"]
+    for wrong in ({"shape": [1], "type": "S900000000", "values": ["a"]}, {"shape": [1], "type": "O", "values": [1]}):
+        with pytest.raises(ValueError, match="no numbers"):
+            revived(wrong)
+
+
+# --- policies ---
+
+
 @pytest.mark.parametrize(
-    "old, new, text",
+    ("changes", "text"),
     [
-        ("[model]", "[modle]", "did you mean 'model'"),
-        ('formula = "died', 'formulas = "died', "must have a formula"),
-        ("positive", 'files = "x.csv"\npositive', r"names no files"),
-        ('"south", ', '"north", ', "different names"),
-        ("draws = 200", 'draws = "many"', "draws"),
-        ('family = "bernoulli"', 'famly = "bernoulli"', "famly"),
-        ("scale = 2.0", "scale = true", "scale"),
-        ("[run]", "[run", "not valid TOML"),
+        ({"studies": ["0" * 64]}, "does not allow the study of hash"),
+        ({"columns": ["age", "died"]}, "does not allow the columns ward"),
+        ({"site": "east"}, "the study lists the sites north, south, west"),
+        ({"rows": 500}, "fewer than 500 rows"),
+        ({"parameters": 0.001}, "parameters are more than 0.001 of the rows"),
+        ({"points": 10}, "allows sums at 10 positions"),
+        ({"identity": "none"}, "holds no private key"),
+        ({"peers": {}}, "has no public key of north, south, west in `peers`"),
     ],
 )
-def test_a_study_that_is_wrong_is_refused_before_it_travels(old, new, text):
-    with pytest.raises(ValueError, match=text):
-        StudyDocument(STUDY.replace(old, new))
+def test_a_site_refuses_by_its_policy(tmp_path, changes, text):
+    federation = Federation(tmp_path, south=changes)
+    with pytest.raises(DataError if "identity" not in changes else ValueError, match=text):
+        federation.run()
+    # a refusal because of rows is an entry, so that other sites know it
+    assert any(text in json.dumps(line) for line in federation.audit("south"))
+    assert all(line["study"] == federation.study.hash for line in federation.audit("south"))
+    assert not any((step, "south") in federation.board.all(SITES) for step in range(PLANNED, 40))
+
+
+def test_a_policy_without_a_key_is_refused(tmp_path):
+    federation = Federation(tmp_path)
+    path = tmp_path / "south" / "site.toml"
+    whole = path.read_text()
+    path.write_text(whole.replace('identity = "key"\n', ""))
+    refused_at_start(federation, "south: refused, its policy names no `identity`")
+    path.write_text(whole.replace(federation.public["west"], federation.public["north"]))
+    refused_at_start(federation, "south: refused, its policy has one public key for two sites")
+
+
+def refused_at_start(federation, text):
+    with pytest.raises(RefusedError, match=text):
+        federation.answer("south")
+    assert text in federation.audit("south")[-1]["refused"] and not federation.store("south").all(SITES)
+
+
+def test_a_key_that_the_policy_does_not_name_is_refused(tmp_path):
+    """Whoever carries the entries cannot take the place of a site."""
+    federation = Federation(tmp_path)
+    federation.run(until=0)
+    new_identity(tmp_path / "foreign")
+    own = Entry.read(federation.board.read(0, "west"), federation.public, "own")
+    (tmp_path / "south" / "kept").rename(tmp_path / "away")
+    federation.board.path(0, "south").unlink()
+    federation.board.write(0, "west", own.signed(tmp_path / "foreign"))
+    with pytest.raises(ForgedError, match="the entry of west in step 0 is not signed by west"):
+        federation.answer("south")
+
+
+def test_floors_hold_for_the_positions_of_a_study(at):
+    federation = at(PLANNED)
+    points = int((federation.store("south").folder.parent / "points.txt").read_text())
+    federation.write("south", points=points)
+    federation.answer("north")
+    refused(federation, f"allows sums at {points} positions of a study, {points} were evaluated", error=RefusedError)
+
+
+def test_changed_data_is_refused(at):
+    federation = at(PLANNED)
+    path = federation.folder / "north" / "rows.csv"
+    path.write_text("\n".join(path.read_text().splitlines()[:-30]) + "\n")
+    refused(federation, "north: its data has changed since this study began", "north", DataError)
+    path.unlink()
+    refused(federation, "north: its policy's `data` names no file", "north", DataError)
+
+
+def test_damaged_files_of_a_site_are_named(at):
+    federation = at(PLANNED)
+    federation.answer("north")
+    path = federation.store("south").folder.parent / "points.txt"
+    path.write_text("")
+    refused(federation, r"south: its file points.txt is damaged", error=DataError)
+    path.write_text("0")
+    path = federation.store("south").path(5, "west")
+    path.write_text("")
+    with pytest.raises(ForgedError, match="the entry of west in step 5 differs from the one that this site received"):
+        federation.answer("south")
+    federation.board.path(5, "west").unlink()
+    with pytest.raises(ForgedError, match="the entry of west in step 5 is no entry of a study"):
+        federation.answer("south")
 
 
 @pytest.mark.parametrize(
-    "line, text",
+    ("line", "text"),
     [
         ("rwos = 3", "rwos"),
         ("points = 0", "points"),
@@ -372,7 +917,7 @@ def test_a_study_that_is_wrong_is_refused_before_it_travels(old, new, text):
         ("[", "policy"),
     ],
 )
-def test_a_policy_that_is_wrong_names_its_file(tmp_path, line, text):
+def test_a_wrong_policy_names_its_file(tmp_path, line, text):
     path = tmp_path / "policy.toml"
     path.write_text(f'{line}\nsite = "a"\ndata = "b"\nfolder = "c"\nstudies = []\n')
     with pytest.raises(ValueError, match=text) as error:
@@ -380,22 +925,443 @@ def test_a_policy_that_is_wrong_names_its_file(tmp_path, line, text):
     assert str(path) in str(error.value)
 
 
-@pytest.mark.parametrize("found", [b"", b"nonsense", wire.packet({}, x=np.zeros(1)).to_bytes(), b"PK" + bytes(100)])
-def test_what_is_no_request_is_answered_by_an_error(tmp_path, found):
+def test_paths_of_a_policy_are_relative_to_it(tmp_path):
     federation = Federation(tmp_path)
-    answer = wire.read(federation.site("north").answer(found)).head
-    assert "error" in answer and "Traceback" not in answer["error"]
+    assert federation.policy("north").data == Path(tmp_path / "north" / "rows.csv")
 
 
-def test_methods_that_gossip_are_refused(finished):
-    _, engine, _ = finished
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rows = 500", r"rows in \[peers\]: a public key is what .* found 500. Other keys .* above \[peers\]"),
+        ('west = "xx"', "a public key is what"),
+        ('west = "M3f0..."', "a public key is what"),
+    ],
+)
+def test_other_values_among_the_keys_of_peers_are_an_error(tmp_path, text, message):
+    Federation(tmp_path)
+    path = tmp_path / "north" / "site.toml"
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("west")]
+    path.write_text("\n".join([*lines, text]))
+    with pytest.raises(ValueError, match=message):
+        SitePolicy.read(path)
+
+
+@pytest.mark.parametrize("found", ["A" * 64, "abc", "0" * 63 + " "])
+def test_a_hash_in_another_format_is_an_error(tmp_path, found):
+    with pytest.raises(ValueError, match="studies, entry 1: a hash is 64 hexadecimal digits in lower case"):
+        Federation(tmp_path, north={"studies": [found]}).policy("north")
+
+
+# --- documents ---
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ("[model]", "[modle]", "did you mean 'model'"),
+        ('formula = "died', 'formulas = "died', "must have a formula"),
+        ("positive", 'files = "x.csv"\npositive', r"names no files"),
+        ('"south", ', '"north", ', "different names"),
+        ('"south"', '"../south"', "a site's name has letters, digits, spaces"),
+        ("draws = 200", 'draws = "many"', "draws"),
+        ("draws = 200", "draws = 0", "draws in .run. must be"),
+        ("draws = 200", "chains = -1", "chains"),
+        ("draws = 200", "seed = -1", "seed"),
+        ("draws = 200", "fallback = 1", "fallback"),
+        ('family = "bernoulli"', 'famly = "bernoulli"', "famly"),
+        ("scale = 2.0", "scale = true", "scale"),
+        ("[run]", "[run", "not valid TOML"),
+        ("[run]", f"x = {'[' * 5000}", "not valid TOML"),
+    ],
+)
+def test_a_wrong_study_is_refused(old, new, text):
+    with pytest.raises(ValueError, match=text):
+        StudyDocument(STUDY.replace(old, new))
+
+
+def test_the_hash_of_a_study_depends_on_its_text_only():
+    same = ("\ufeff" + STUDY, STUDY.replace("\n", "\r\n"))
+    assert {StudyDocument(text).hash for text in same} == {StudyDocument(STUDY).hash}
+    assert StudyDocument(STUDY + "seed = 1").hash != StudyDocument(STUDY).hash
+
+
+def test_a_study_has_one_of_two_methods():
+    assert type(StudyDocument(STUDY).method) is accord.Importance
+    assert type(StudyDocument(STUDY + "fallback = true").method) is accord.Auto
+
+
+def test_methods_that_send_messages_along_edges_are_refused():
     with pytest.raises(TypeError, match="DESGLD sends messages between agents"):
-        accord.sample(engine.model(), accord.Network.star(3), accord.samplers.DESGLD(0.1), draws=1, engine=engine)
+        engine.StudyEngine.check(None, None, accord.samplers.DESGLD(0.1))
 
 
-def test_paths_of_a_policy_are_beside_it(tmp_path):
+def test_effects_of_local_groups_are_refused(tmp_path):
+    text = STUDY.replace("+ ward", "+ (1 | ward)")
+    with pytest.raises(ValueError, match="that no group of ward has rows at two sites: write site:ward"):
+        StudyDocument(text)
+    (tmp_path / "study.toml").write_text(text)
+    found = CliRunner().invoke(app, ["study", "hash", str(tmp_path / "study.toml")])
+    assert found.exit_code == 1 and "write site:ward" in found.output
+    for right in ("(1 | site:ward)", "(1 | site)", "(1 + age | ward:site)"):
+        assert StudyDocument(STUDY.replace("+ ward", f"+ {right}").replace("ward = {", "age = {")).hash
+
+
+def test_effects_of_groups_are_no_parameters_of_a_study():
+    text = STUDY.replace("+ ward", "+ (1 | site:ward)").replace("ward = {", "age = {")
+    with pytest.raises(ValueError, match='effects = "parameters" needs the rows of all sites in one process'):
+        StudyDocument(text.replace("[model]", '[model]\neffects = "parameters"'))
+    assert StudyDocument(text.replace("[model]", "[model]\nnodes = 30")).hash
+
+
+@pytest.mark.parametrize(
+    ("formula", "more", "columns"),
+    [
+        ("y ~ scale(age) + C(stage) + (1 + dose | site:ward)", "", {"y", "age", "stage", "dose", "ward"}),
+        ("y ~ site + (1 | site)", "", {"y", "site"}),
+        ("prop(a, b) ~ log(x) + offset(log(q))", "", {"a", "b", "x", "q"}),
+        ("y['yes'] ~ crp + crp_missing", 'missing = "indicator"', {"y", "crp"}),
+        ("y ~ crp + crp_missing", "", {"y", "crp", "crp_missing"}),
+    ],
+)
+def test_a_study_knows_the_columns_of_its_files(formula, more, columns):
+    text = f'[data]\nsites = ["a", "b", "c"]\n{more}\n[model]\nformula = "{formula}"\nweights = "times"\n'
+    assert StudyDocument(text).needed_columns == columns | {"times"}
+
+
+# --- data that does not fit ---
+
+
+def everything(federation):
+    """All bytes in the shared folder."""
+    return b"".join(entries_of(federation.board.folder).values())
+
+
+def test_a_misspelled_column_is_logged_at_its_own_site(tmp_path):
+    # a name so long that ciphers and keys do not contain it by chance
+    federation = Federation(tmp_path, STUDY.replace("age", "age_at_admission"))
+    for site in SITES:
+        path, own = tmp_path / site / "rows.csv", "Age_at_admission," if site == "north" else "age_at_admission,"
+        path.write_text(path.read_text().replace("age,", own, 1))
+    text = (
+        r"north \(rows.csv\): there is no column 'age_at_admission', which south has "
+        r"\(names must match exactly\)$"
+    )
+    with pytest.raises(DataError, match=text):
+        federation.run()
+    logged = (
+        "rows.csv has no column 'age_at_admission', which the study needs. It has 'Age_at_admission' "
+        "(names must match exactly)"
+    )
+    assert federation.log[0] == logged and federation.log.count(logged) == 1
+    noted = [line["absent"] for line in federation.audit("north") if "absent" in line]
+    assert noted == [{"age_at_admission": "Age_at_admission"}]
+    # names of its other columns stay at the site
+    assert b"Age_at" not in everything(federation)
+    assert not any("absent" in line for line in federation.audit("south"))
+
+
+def test_lines_of_unreadable_cells_stay_at_their_site(tmp_path):
+    # line numbers would reveal the rows of a chosen cell
+    cell = rows_of(0).splitlines()[7].split(",")[0]
+    federation = Federation(tmp_path, STUDY.replace("[model]", f'blanks = ["{cell}"]\n[model]'))
+    with pytest.raises(DataError, match="column 'age': some cells have no value: .* The site's own log") as raised:
+        federation.run()
+    assert "line 8" not in f"{raised.value}" and b"line 8" not in everything(federation)
+    assert sum("column 'age': line 8 has no value" in text for text in federation.log) == 1
+
+
+def test_the_first_row_of_a_file_without_a_header_stays(tmp_path):
     federation = Federation(tmp_path)
-    assert federation.site("north").policy.data == Path(tmp_path / "north" / "rows.csv")
+    path = tmp_path / "south" / "rows.csv"
+    path.write_text("anna meier,hiv positive,yes\n" + "".join(path.read_text().splitlines(True)[1:]))
+    with pytest.raises(DataError) as raised:
+        federation.run()
+    assert not any(word in everything(federation) + str(raised.value).encode() for word in (b"anna", b"hiv"))
+
+
+@pytest.mark.parametrize("above", ["\n", "\n\n", "  \n"])
+def test_a_blank_first_line_lets_no_column_through(tmp_path, above):
+    federation = Federation(tmp_path, south={"columns": ["age", "died"]})
+    path = tmp_path / "south" / "rows.csv"
+    path.write_text(above + path.read_text())
+    with pytest.raises(DataError, match="does not allow the columns ward|more cells|cannot be read|has no name"):
+        federation.run()
+
+
+def test_a_site_refuses_a_column_of_one_person(tmp_path):
+    ages = [float(line.split(",")[0]) for line in rows_of(0).splitlines()[1:]]
+    formula = f"died ~ center(I((age == {max(ages)}) * (age - 3)))"
+    federation = Federation(tmp_path, STUDY.replace("died ~ scale(age) + ward", formula).replace("ward = ", "age = "))
+    with pytest.raises(DataError, match=r"^north: refused, in center\(.*fewer than 3 rows differ") as caught:
+        federation.run()
+    assert str(max(ages) - 3) not in str(caught.value)
+
+
+def test_classes_of_numbers_are_reported_if_enough_rows_have_them(tmp_path):
+    study = STUDY.replace('"died ~ scale(age) + ward"', '"age ~ ward"').replace('"bernoulli"', '"categorical"')
+    federation = Federation(tmp_path, study, **dict.fromkeys(SITES, {"parameters": 1000.0}))
+    with pytest.raises(DataError, match=r"\d+ of \d+ classes of the response have fewer than 3 rows"):
+        federation.run()
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "surv.__builtins__.get.__class__.__call__('x') ~ age",
+        "prop.__globals__.get('x') ~ age",
+        "died ~ np.log.__class__(age)",
+        "died ~ age + (1 | open('x'))",
+    ],
+)
+def test_an_approved_formula_runs_no_code_at_a_site(formula, tmp_path, monkeypatch):
+    from formulae.terms import call_resolver
+
+    # somebody approved the hash without reading the text
+    federation, text = Federation(tmp_path), STUDY.replace("died ~ scale(age) + ward", formula)
+    with pytest.raises(ValueError, match="unknown function in the formula|cannot be read"):
+        StudyDocument(text)
+    federation.write("north", studies=[hash_of(text)])
+    looked_up = []
+    monkeypatch.setattr(call_resolver, "get_function_from_module", lambda name, env: looked_up.append(name))
+    request = json.dumps({"study": text, "since": 0, "entries": []}).encode()
+    answer = json.loads(federation.message("north", request))
+    assert "unknown function" in answer["error"] or "cannot be read" in answer["error"]
+    assert looked_up == []
+    (tmp_path / "study.toml").write_text(text)
+    arguments = ["study", "answer", str(tmp_path / "study.toml"), str(tmp_path / "north" / "site.toml")]
+    found = CliRunner().invoke(app, [*arguments, str(tmp_path / "board"), "--yes"])
+    assert found.exit_code == 1 and looked_up == [] and not (tmp_path / "board").exists()
+
+
+def test_an_unexpected_error_stays_at_its_site(at, monkeypatch):
+    federation = at(PLANNED)
+
+    def fails(*arguments, **options):
+        raise KeyError("a cell")
+
+    monkeypatch.setattr(StudyDocument, "model", fails)
+    with pytest.raises(SiteError, match="^north: KeyError, see its audit file$"):
+        federation.answer("north")
+    assert "a cell" in federation.audit("north")[-1]["failed"]
+
+
+# --- latents ---
+
+
+@pytest.mark.slow
+def test_latents_are_stored_at_each_site_only(tmp_path):
+    study = STUDY.replace("+ ward", "+ (1 | site:ward)").replace("ward = {", "age = {")
+    federation = Federation(tmp_path, study)
+    runs = federation.run()
+    assert not any("ward" in name and "[" in name for name in runs["north"].names)
+    for name in SITES:
+        kept = list((tmp_path / name / "kept").rglob("*latents*"))
+        assert kept
+    assert not any("latents" in str(path) for path in federation.board.folder.rglob("*"))
+
+
+# --- commands ---
+
+
+def _rename_age(path):
+    path.write_text(path.read_text().replace("age,", "Age,", 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "damage", "text"),
+    [
+        ({}, None, None),
+        ({"studies": []}, None, "wrong: north: refused, its policy does not allow the study of hash"),
+        ({"columns": ["age", "died"]}, None, "wrong: north: refused, its policy does not allow the columns ward"),
+        ({"identity": "none"}, None, "holds no private key"),
+        ({"identity": "../south/key"}, None, "its key in `peers` does not belong to its `identity`"),
+        ({"peers": {}}, None, "has no public key of north, south, west in `peers`"),
+        ({"rows": 500}, None, "wrong: north (rows.csv): refused, there are fewer than 500 rows"),
+        ({"parameters": 0.001}, None, "wrong: north: 3 parameters are more than 0.001 of the rows"),
+        ({}, _rename_age, "wrong: rows.csv has no column 'age', which the study needs. It has 'Age'"),
+        ({}, Path.unlink, "wrong: north (rows.csv): there is no such file"),
+        (
+            {},
+            lambda path: path.write_text(path.read_text().replace(",a,", ",b,")),
+            "perhaps: with rows like these at all sites, column 'ward' is the same in every row",
+        ),
+    ],
+)
+def test_a_site_checks_that_it_can_take_part(tmp_path, changes, damage, text):
+    Federation(tmp_path, north=changes)
+    (tmp_path / "study.toml").write_text(STUDY)
+    if damage is not None:
+        damage(tmp_path / "north" / "rows.csv")
+    arguments = ["study", "check", str(tmp_path / "study.toml"), str(tmp_path / "north" / "site.toml")]
+    found = CliRunner().invoke(app, arguments)
+    may = text is None or text.startswith("perhaps")
+    assert found.exit_code == (0 if may else 1) and ("north can take part" in found.output) == may
+    assert text is None or text in found.output
+    assert text is not None or "90 rows; age (number), ward (factor), died (yes-no)" in found.output
+    # nothing is sent or stored
+    assert not (tmp_path / "north" / "kept").exists()
+
+
+def test_the_command_line_writes_an_app_a_hash_and_a_key(tmp_path):
+    (tmp_path / "study.toml").write_text(STUDY)
+    command = CliRunner()
+    found = command.invoke(app, ["study", "hash", str(tmp_path / "study.toml")])
+    assert found.output.strip() == StudyDocument(STUDY).hash
+    made = command.invoke(app, ["study", "app", str(tmp_path / "app"), "--study", str(tmp_path / "study.toml")])
+    assert made.exit_code == 0 and StudyDocument(STUDY).hash in made.output
+    assert (tmp_path / "app" / "accord_study" / "study.toml").read_text() == STUDY
+    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+    assert project["tool"]["flwr"]["app"]["config"]["output"] == str(tmp_path / "app-results")
+    again = command.invoke(app, ["study", "app", str(tmp_path / "app"), "--study", str(tmp_path / "study.toml")])
+    assert again.exit_code == 1 and "is not empty" in again.output
+    key = command.invoke(app, ["study", "key", str(tmp_path / "key")])
+    assert is_signed(key.output.strip(), b"x", signature(tmp_path / "key", b"x"))
+    wrong = command.invoke(app, ["study", "hash", str(tmp_path / "none.toml")])
+    assert wrong.exit_code == 1 and "none.toml" in wrong.output
+    (tmp_path / "two.toml").write_text(UNMASKED)
+    two = command.invoke(app, ["study", "app", str(tmp_path / "b"), "--study", str(tmp_path / "two.toml")])
+    assert two.exit_code == 1 and "travels by files only" in two.output
+
+
+def answer_by_command(federation, name, *options, **given):
+    (federation.folder / "study.toml").write_text(federation.text)
+    arguments = ["study", "answer", str(federation.folder / "study.toml")]
+    arguments += [str(federation.folder / name / "site.toml"), str(federation.folder / "board"), *options]
+    return CliRunner().invoke(app, arguments, **given)
+
+
+def test_the_command_line_asks_before_an_entry_leaves(tmp_path):
+    federation = Federation(tmp_path)
+    found = answer_by_command(federation, "north", input="n\n")
+    assert found.exit_code == 1 and "step 0, " in found.output and "bytes: public keys of this site" in found.output
+    assert "nothing leaves north. The same command asks again." in found.output
+    assert not (tmp_path / "board").exists()
+    # the entry stays at the site, and is the one that leaves later
+    kept = federation.store("north").read(0, "north")
+    found = answer_by_command(federation, "north", input="y\n")
+    assert found.exit_code == 0 and "step 0 waits for south, west" in found.output
+    assert federation.board.read(0, "north") == kept
+    again = answer_by_command(federation, "north", input="n\n")
+    assert again.exit_code == 0 and "release?" not in again.output
+    refused = answer_by_command(federation, "south", input="")
+    assert refused.exit_code == 1 and federation.board.read(0, "south") is None
+
+
+def test_the_command_line_ends_with_the_summary(finished, tmp_path):
+    federation = back(finished[0], tmp_path / "copy", number_of_steps(finished[0]) - 1)
+    for name in SITES:
+        found = answer_by_command(federation, name, "--yes")
+        assert found.exit_code == 0
+        assert "the means and sds of the draws, which all sites have" in found.output
+    found = answer_by_command(federation, "north", "--wait", "0.1")
+    kept = federation.store("north").folder.parent / "run.nc"
+    assert found.exit_code == 0 and "the study is finished: " in found.output and kept.is_file()
+    assert "scale(age)" in found.output
+    arguments = ["study", "result", str(federation.folder / "study.toml"), str(federation.folder / "board")]
+    outputs = ["--output", str(tmp_path / "run.nc")]
+    found = CliRunner().invoke(app, [*arguments, *outputs])
+    assert found.exit_code == 0 and "scale(age)" in found.output
+    assert all(f"  {name} = {key}" in found.output for name, key in federation.public.items())
+    np.testing.assert_array_equal(accord.Run.load(tmp_path / "run.nc").draws, finished[1]["north"].draws)
+    found = CliRunner().invoke(app, [*arguments, "--policy", str(federation.folder / "north" / "site.toml")])
+    assert found.exit_code == 0 and "which only the sites can confirm" not in found.output
+
+
+def test_the_command_line_reports_a_forged_entry_in_one_line(at):
+    federation = at(4)
+    federation.answer("north")
+    federation.board.path(4, "north").write_text("{}\n{}\n")
+    found = answer_by_command(federation, "south", "--yes")
+    assert found.exit_code == 1 and "the entry of north in step 4 is no entry of a study" in found.output
+    assert "Traceback" not in found.output
+
+
+# --- messages ---
+
+
+def request_of(federation, since=0, entries=()):
+    return json.dumps({"study": federation.text, "since": since, "entries": list(entries)}).encode()
+
+
+@pytest.mark.parametrize(
+    "found",
+    [b"", b"nonsense", b"[]", b"PK" + bytes(100), b'{"study": "x", "since": 0}', b'{"study": 1, "since": "a", "entries": []}',
+     b"[" * 100_000],
+)  # fmt: skip
+def test_other_bytes_than_a_request_are_answered_by_an_error(tmp_path, found):
+    federation = Federation(tmp_path)
+    answer = json.loads(federation.message("north", found))
+    assert "is no request" in answer["error"] and "Traceback" not in answer["error"] and answer["site"] == "north"
+    assert "is no request" in federation.audit("north")[-1]["refused"]
+
+
+def test_a_study_that_is_not_approved_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    federation = Federation(tmp_path)
+    monkeypatch.setattr(StudyDocument, "__post_init__", lambda self: pytest.fail("the document was read"))
+    request = json.dumps({"study": STUDY + "seed = 1", "since": 0, "entries": []}).encode()
+    answer = json.loads(federation.message("north", request))
+    assert answer["refused"] and "does not allow the study of hash" in answer["error"]
+    line = federation.audit("north")[-1]
+    assert line["study"] == hash_of(STUDY + "seed = 1") and line["refused"] == answer["error"]
+
+
+def test_a_message_again_has_the_same_answer(tmp_path):
+    federation = Federation(tmp_path)
+    messages = Messages(federation, dies_after=30)
+    with pytest.raises(ConnectionError):
+        board.lead(federation.study, messages, tmp_path / "server", lambda text: None)
+    lines = len(federation.audit("north"))
+    entries = federation_entries(tmp_path / "server")
+    first = request_of(federation)
+    answers = [json.loads(federation.message("north", first)) for _ in range(2)]
+    assert answers[0] == answers[1] and len(federation.audit("north")) == lines
+    for step, text in answers[0]["entries"]:
+        assert entries.get((step, "north"), text.encode()) == text.encode()
+
+
+def federation_entries(folder):
+    return EntryFolder(folder / "entries").all(SITES)
+
+
+def test_a_server_cannot_write_for_a_site(tmp_path):
+    federation = Federation(tmp_path)
+    federation.answer("north")
+    own = federation.board.read(0, "north").decode()
+    for site, text in (("west", "is one of north in step 0"), ("../../north", None), ("north", "is not the one")):
+        request = request_of(federation, entries=[[0, site, own.replace("masks", "mask") if site == "north" else own]])
+        answer = json.loads(federation.message("south" if site != "north" else "north", request))
+        assert (text is None and "error" not in answer) or text in answer["error"]
+    assert set(federation.store("south").all(SITES)) == {(0, "south")}
+
+
+def test_a_site_sends_the_entries_that_the_server_lacks(at):
+    federation = at(5)
+    answer = json.loads(federation.message("south", request_of(federation, since=3)))
+    assert [step for step, _ in answer["entries"]] == [3, 4, 5] and answer["site"] == "south"
+    assert (answer["step"], answer["waits_for"], answer["has"]) == (5, ["north", "west"], ["south"])
+
+
+def test_a_server_that_has_two_entries_of_a_step_stops(at, tmp_path):
+    federation = at(3)
+    folder = EntryFolder(tmp_path / "server" / "entries")
+    for (step, name), text in federation.board.all(SITES).items():
+        folder.write(step, name, text)
+    folder.path(2, "west").unlink()
+    folder.write(2, "west", federation.change(2, "west", what="other words"))
+
+    def both(requests):
+        answers = {name: json.loads(federation.message(name, request)) for name, request in requests.items()}
+        for answer in answers.values():
+            answer["entries"] = [[step, text] for step, text in enumerate_own(federation, answer["site"])]
+        return {name: json.dumps(answer).encode() for name, answer in answers.items()}
+
+    with pytest.raises(ForgedError, match="west sent two different entries of step 2"):
+        board.collect(federation.study, both, folder, lambda text: None)
+
+
+def enumerate_own(federation, name):
+    return [(step, text.decode()) for (step, _), text in sorted(federation.store(name).all([name]).items())]
 
 
 class Nodes:
@@ -424,33 +1390,43 @@ class Nodes:
             elif (node, self.looks) == (11, 3):
                 found[message] = None
             elif node not in self.silent:
-                found[message] = self.federation.site(self.names[node]).answer(request)
+                found[message] = self.federation.message(self.names[node], request)
         return found
 
 
-def asking(federation, nodes, log=lambda text: None):
-    return Flower(federation.study, channel.NodeChannel(nodes, log, pause=0.01))
+class EndedError(Exception):
+    pass
+
+
+def collected(federation, nodes, log=lambda text: None, until=4):
+    """Collect entries over nodes until all sites have made their entries of a step. The folder of the server."""
+    folder = EntryFolder(federation.folder / "server")
+
+    def logged(text):
+        log(text)
+        if any(text.startswith(f"step {step}:") for step in range(until + 1, 40)):
+            raise EndedError
+
+    over = channel.NodeChannel(nodes, logged, pause=0.01)
+    with pytest.raises(EndedError):
+        board.collect(federation.study, over, folder, logged)
+    assert all(folder.read(until, name) for name in SITES)
+    return folder
 
 
 def test_sites_that_are_away_are_waited_for_and_named(tmp_path, monkeypatch):
     monkeypatch.setattr(channel, "_REPORT", 0.0)
     federation, log = Federation(tmp_path), []
     nodes = Nodes(federation, {11: "north", 22: "south", 33: "west"}, {"west": 4})
-    assert asking(federation, nodes, log.append).model().names == federation.here().names
+    collected(federation, nodes, log.append, until=1)
     waits = [text for text in log if "waiting" in text]
-    assert waits[-1].startswith("question 1 (who is there): 2 of 3 have answered, waiting for west, ")
-    # one line per request, without an empty list of sites
-    over = [text for text in log if "waiting" not in text]
-    assert over[0].startswith("question 1 (who is there): 3 of 3 have answered, ")
-    assert [text.split(":")[0] for text in over[1:4]] == [
-        "question 2 (public keys for masks)",
-        "question 3 (all keys to all)",
-        "question 4 (agreeing on the model)",
-    ]
+    assert any(text.startswith("2 of 3 have answered, waiting for west, ") for text in waits)
     assert not any("waiting for ," in text for text in log)
+    steps = [text.split(":")[0] for text in log if text.startswith("step ")]
+    assert steps == [f"step {number}" for number in range(len(steps))] and len(steps) > 2
 
 
-def test_a_server_without_sites_says_what_to_look_at(tmp_path, monkeypatch):
+def test_a_server_without_sites_logs_a_hint(tmp_path, monkeypatch):
     class Clock:
         now = 1000.0
 
@@ -464,9 +1440,10 @@ def test_a_server_without_sites_says_what_to_look_at(tmp_path, monkeypatch):
 
     monkeypatch.setattr(channel, "time", Clock())
     federation, log = Federation(tmp_path), []
+    over = channel.NodeChannel(Nodes(federation, {}), log.append)
     with pytest.raises(KeyboardInterrupt):
-        asking(federation, Nodes(federation, {}), log.append).model()
-    assert log[0] == "question 1 (who is there): 0 of 3 have answered, waiting for north, south, west, 10 s"
+        board.collect(federation.study, over, EntryFolder(tmp_path / "server"), log.append)
+    assert log[0] == "0 of 3 have answered, waiting for north, south, west, 10 s"
     assert log[-1] == (
         "waiting for north, south, west for 3 min 20 s: no SuperNode of theirs is connected, or it does not answer. "
         "Are they running? (flwr supernode list)"
@@ -474,56 +1451,57 @@ def test_a_server_without_sites_says_what_to_look_at(tmp_path, monkeypatch):
     assert len(log) == 10
 
 
-def test_sums_are_logged_by_number(tmp_path):
-    federation, log = Federation(tmp_path), []
-    nodes = Nodes(federation, {1: "north", 2: "south", 3: "west"})
-    engine = asking(federation, nodes, log.append)
-    with engine.placed(engine.model()) as placed:
-        totals = placed.totals(accord.Network.star(3), masks=True)
-        for _ in range(2):
-            totals(value_of, points=np.zeros((1, 3)))
-    assert [text.split(" (")[1].split(")")[0] for text in log[-2:]] == ["sum 1, value", "sum 2, value"]
-
-
 def test_two_nodes_are_not_one_site(tmp_path):
     federation = Federation(tmp_path)
     nodes = Nodes(federation, {1: "north", 2: "north", 3: "west"})
     with pytest.raises(DataError, match="two nodes name the site north"):
-        asking(federation, nodes).model()
+        collected(federation, nodes)
 
 
-def test_a_node_that_began_anew_stands_for_the_one_before(tmp_path):
+@pytest.mark.parametrize("looks", [2, 4, 7])
+def test_a_restarted_node_replaces_the_earlier_node(tmp_path, looks):
     federation = Federation(tmp_path)
     nodes = Nodes(federation, {1: "north", 2: "south", 3: "west"})
     there = nodes.nodes
 
-    def begun_anew():
-        if nodes.looks == 3:
-            # the one before is still among the nodes, and says nothing
+    def restarted():
+        if nodes.looks == looks:
+            # the earlier node is still connected, and does not answer
             nodes.silent.add(2)
             nodes.names[4] = "south"
         return there()
 
-    nodes.nodes = begun_anew
-    assert asking(federation, nodes).model().names == federation.here().names
+    nodes.nodes = restarted
+    collected(federation, nodes)
     assert 4 in {node for node, _ in nodes.sent}
 
 
-def test_a_refusal_is_not_hidden_behind_a_site_that_is_silent(tmp_path, monkeypatch):
+@pytest.mark.parametrize("ahead", SITES)
+def test_a_restarted_server_asks_each_site_for_the_entries_that_it_lacks(at, ahead):
+    # one site had sent an entry more than the others before the server was killed
+    federation = at(4)
+    for name in SITES:
+        federation.answer(name)
+    folder = EntryFolder(federation.folder / "server")
+    for (step, name), text in federation.board.all(SITES).items():
+        if step < 4 or name == ahead:
+            folder.write(step, name, text)
+    nodes = Nodes(federation, {1: "north", 2: "south", 3: "west"})
+    collected(federation, nodes, until=6)
+    assert entries_of(folder.folder).items() >= entries_of(federation.board.folder).items()
+
+
+def test_a_refusal_is_reported_although_another_site_is_silent(tmp_path, monkeypatch):
     monkeypatch.setattr(channel, "_GRACE", 0.05)
     monkeypatch.setattr(channel, "_REPORT", 0.5)
     federation = Federation(tmp_path, west={"studies": []})
     nodes = Nodes(federation, {1: "north", 2: "south", 3: "west"}, silent={1})
     with pytest.raises(RefusedError, match="west: refused, its policy does not allow the study"):
-        asking(federation, nodes).model()
-    # and none without one: the silent site is waited for
+        collected(federation, nodes)
+    # without a refusal, the silent site is waited for
+    (tmp_path / "b").mkdir()
     with pytest.raises(TimeoutError):
-        asking(federation, Nodes(Federation(_in(tmp_path / "b")), {1: "north"}), _impatient).model()
-
-
-def _in(folder):
-    folder.mkdir()
-    return folder
+        collected(Federation(tmp_path / "b"), Nodes(federation, {1: "north"}), _impatient)
 
 
 def _impatient(text):
@@ -542,14 +1520,24 @@ def test_an_error_of_flower_names_its_site(tmp_path, monkeypatch, names, text):
     federation = Federation(tmp_path)
     nodes = Nodes(federation, names, broken={2: "Python is missing"})
     with pytest.raises(DataError, match=text):
-        asking(federation, nodes).model()
+        collected(federation, nodes)
 
 
-def test_what_went_wrong_is_the_last_line_and_no_traceback(caplog):
-    log, logger = [], "flwr of a test"
-    with pytest.raises(errors.StudyEndedError) as caught, errors.ended_in_words(log.append, logger):
-        Flower(StudyDocument(STUDY), lambda requests: {"north": _refusal()}).model()
-    assert log == ["the study ended: north: refused, for no reason"]
+@pytest.mark.parametrize("answer", [b"", b"[]", b"\xff", b"{}"])
+def test_another_answer_than_a_site_is_an_error(tmp_path, answer):
+    nodes = Nodes(Federation(tmp_path), {1: "north"})
+    nodes.federation.message = lambda name, request: answer
+    with pytest.raises(DataError, match="is no answer of a site|has not named its site"):
+        collected(nodes.federation, nodes)
+
+
+def test_the_reason_is_the_last_line_and_no_traceback(tmp_path, caplog):
+    lines, logger = [], "flwr of a test"
+    folder = EntryFolder(tmp_path)
+    refusal = board.failed("north: refused, for no reason", "north", refused=True)
+    with pytest.raises(errors.StudyEndedError) as caught, errors.ended_in_words(lines.append, logger):
+        board.collect(StudyDocument(STUDY), lambda requests: {"north": refusal}, folder, lines.append)
+    assert lines == ["the study ended: north: refused, for no reason"]
     # as Flower logs it
     log = logging.getLogger(logger)
     log.error("ServerApp raised an exception", exc_info=caught.value)
@@ -563,409 +1551,3 @@ def test_a_defect_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError), errors.ended_in_words(log.append):
         1 / 0  # noqa: B018
     assert log == []
-
-
-def _refusal():
-    return wire.packet({"error": "north: refused, for no reason", "refused": True, "site": "north"}).to_bytes()
-
-
-def test_a_node_whose_site_refuses_says_why(tmp_path):
-    federation = Federation(tmp_path, west={"studies": []})
-    nodes = Nodes(federation, {1: "north", 2: "south", 3: "west"})
-    with pytest.raises(DataError, match="west: refused, its policy does not allow the study"):
-        asking(federation, nodes).model()
-
-
-def test_effects_of_local_groups_are_refused_before_any_request(tmp_path):
-    text = STUDY.replace("+ ward", "+ (1 | ward)")
-    with pytest.raises(ValueError, match="that no group of ward has rows at two sites: write site:ward"):
-        StudyDocument(text)
-    (tmp_path / "study.toml").write_text(text)
-    said = CliRunner().invoke(app, ["flower", "hash", str(tmp_path / "study.toml")])
-    assert said.exit_code == 1 and "write site:ward" in said.output
-    for right in ("(1 | site:ward)", "(1 | site)", "(1 + age | ward:site)"):
-        assert StudyDocument(STUDY.replace("+ ward", f"+ {right}").replace("ward = {", "age = {")).hash
-
-
-def test_effects_of_groups_are_no_parameters_of_a_study():
-    text = STUDY.replace("+ ward", "+ (1 | site:ward)").replace("ward = {", "age = {")
-    with pytest.raises(ValueError, match='effects = "parameters" needs the rows of all sites in one process'):
-        StudyDocument(text.replace("[model]", '[model]\neffects = "parameters"'))
-    assert StudyDocument(text.replace("[model]", "[model]\nnodes = 30")).hash
-
-
-@pytest.mark.parametrize(
-    ("formula", "more", "columns"),
-    [
-        ("y ~ scale(age) + C(stage) + (1 + dose | site:ward)", "", {"y", "age", "stage", "dose", "ward"}),
-        ("y ~ site + (1 | site)", "", {"y", "site"}),
-        ("prop(a, b) ~ log(x) + offset(log(q))", "", {"a", "b", "x", "q"}),
-        ("y['yes'] ~ crp + crp_missing", 'missing = "indicator"', {"y", "crp"}),
-        ("y ~ crp + crp_missing", "", {"y", "crp", "crp_missing"}),
-    ],
-)
-def test_a_study_knows_the_columns_that_files_must_have(formula, more, columns):
-    text = f'[data]\nsites = ["a", "b", "c"]\n{more}\n[model]\nformula = "{formula}"\nweights = "times"\n'
-    assert StudyDocument(text).needed_columns == columns | {"times"}
-
-
-def test_a_misspelled_column_is_logged_at_its_own_site(tmp_path):
-    # a name so long that ciphers and keys do not hold it by chance
-    federation = Federation(tmp_path, STUDY.replace("age", "age_at_admission"))
-    for site in SITES:
-        path, own = tmp_path / site / "rows.csv", "Age_at_admission," if site == "north" else "age_at_admission,"
-        path.write_text(path.read_text().replace("age,", own, 1))
-
-    text = (
-        r"north \(rows.csv\): there is no column 'age_at_admission', which south has "
-        r"\(names must match exactly\)$"
-    )
-    with pytest.raises(DataError, match=text):
-        Flower(federation.study, federation).model()
-    assert federation.log == [
-        "rows.csv has no column 'age_at_admission', which the study needs. It has 'Age_at_admission' "
-        "(names must match exactly)"
-    ]
-    noted = [line["absent"] for line in audit.read(tmp_path / "north" / "kept") if "absent" in line]
-    assert noted == [{"age_at_admission": "Age_at_admission"}]
-    # names of its other columns stay at the site
-    assert not any(b"Age_at" in content for content in federation.seen)
-    assert not any("absent" in line for line in audit.read(tmp_path / "south" / "kept"))
-
-
-def _rename_age(path):
-    path.write_text(path.read_text().replace("age,", "Age,", 1))
-
-
-@pytest.mark.parametrize(
-    ("changes", "damage", "text"),
-    [
-        ({}, None, None),
-        ({"studies": []}, None, "wrong: north: refused, its policy does not allow the study of hash"),
-        ({"columns": ["age", "died"]}, None, "wrong: north: refused, its policy does not allow the columns ward"),
-        ({"identity": "none"}, None, "holds no private key"),
-        ({"identity": "../south/key"}, None, "its key in `peers` does not belong to its `identity`"),
-        ({"rows": 500}, None, "wrong: north (rows.csv): refused, there are fewer than 500 rows"),
-        ({"parameters": 0.001}, None, "wrong: north: 3 parameters are more than 0.001 of the rows"),
-        ({}, _rename_age, "wrong: rows.csv has no column 'age', which the study needs. It has 'Age'"),
-        ({}, Path.unlink, "wrong: north (rows.csv): there is no such file"),
-        (
-            {},
-            lambda path: path.write_text(path.read_text().replace(",a,", ",b,")),
-            "perhaps: with rows like these at all sites, column 'ward' is the same in every row",
-        ),
-    ],
-)
-def test_a_site_can_look_whether_it_can_take_part(tmp_path, changes, damage, text):
-    Federation(tmp_path, north=changes)
-    (tmp_path / "study.toml").write_text(STUDY)
-    if damage is not None:
-        damage(tmp_path / "north" / "rows.csv")
-    arguments = ["flower", "check", str(tmp_path / "study.toml"), str(tmp_path / "north" / "site.toml")]
-    said = CliRunner().invoke(app, arguments)
-    may = text is None or text.startswith("perhaps")
-    assert said.exit_code == (0 if may else 1) and ("north can take part" in said.output) == may
-    assert text is None or text in said.output
-    assert text is not None or "90 rows; age (number), ward (factor), died (yes-no)" in said.output
-    # nothing is sent or stored
-    assert not (tmp_path / "north" / "kept").exists()
-
-
-def test_the_command_line_writes_an_app_a_hash_and_a_key(tmp_path):
-    (tmp_path / "study.toml").write_text(STUDY)
-    command = CliRunner()
-    found = command.invoke(app, ["flower", "hash", str(tmp_path / "study.toml")])
-    assert found.output.strip() == StudyDocument(STUDY).hash
-    made = command.invoke(app, ["flower", "app", str(tmp_path / "app"), "--study", str(tmp_path / "study.toml")])
-    assert made.exit_code == 0 and StudyDocument(STUDY).hash in made.output
-    assert (tmp_path / "app" / "accord_study" / "study.toml").read_text() == STUDY
-    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
-    assert project["tool"]["flwr"]["app"]["config"]["output"] == str(tmp_path / "app-results")
-    again = command.invoke(app, ["flower", "app", str(tmp_path / "app"), "--study", str(tmp_path / "study.toml")])
-    assert again.exit_code == 1 and "is not empty" in again.output
-    key = command.invoke(app, ["flower", "key", str(tmp_path / "key")])
-    assert is_signed(key.output.strip(), b"x", signature(tmp_path / "key", b"x"))
-    wrong = command.invoke(app, ["flower", "hash", str(tmp_path / "none.toml")])
-    assert wrong.exit_code == 1 and "none.toml" in wrong.output
-
-
-def test_a_request_that_comes_again_has_the_very_same_answer(tmp_path):
-    federation = Federation(tmp_path)
-    engine = Flower(federation.study, federation)
-    engine.model()
-    request = federation.seen[-6]
-    assert wire.read(request).head["kind"] == "meet"
-    lines = len(audit.read(tmp_path / "north" / "kept"))
-    assert federation.site("north").answer(request) == federation.seen[-3]
-    # an older one is not kept, and its masks are not used again
-    rounds = [federation.seen[first : first + 6] for first in range(0, len(federation.seen) - 6, 6)]
-    older = next(one[0] for one in rounds if "words" in wire.read(one[3]).arrays)
-    assert "differ from the earlier ones of this run" in wire.read(federation.site("north").answer(older)).head["error"]
-    assert len(audit.read(tmp_path / "north" / "kept")) == lines + 2
-
-
-# --- formulas ---
-
-
-@pytest.mark.parametrize(
-    "formula",
-    [
-        "surv.__builtins__.get.__class__.__call__('x') ~ age",
-        "prop.__globals__.get('x') ~ age",
-        "died ~ np.log.__class__(age)",
-        "died ~ age + (1 | open('x'))",
-    ],
-)
-def test_an_approved_formula_runs_no_code_at_a_site(formula, tmp_path, monkeypatch):
-    from formulae.terms import call_resolver
-
-    # the server sends the text, whose hash somebody approved without reading it
-    federation, text = Federation(tmp_path), STUDY.replace("died ~ scale(age) + ward", formula)
-    with pytest.raises(ValueError, match="unknown function in the formula|cannot be read"):
-        StudyDocument(text)
-    federation.write("north", {}, studies=[hash_of(text)])
-    looked_up = []
-    monkeypatch.setattr(call_resolver, "get_function_from_module", lambda name, env: looked_up.append(name))
-    for kind in ("hello", "meet"):
-        request = wire.packet({"study": text, "session": "0" * 16, "kind": kind, "answers": []}).to_bytes()
-        answer = wire.read(federation.site("north").answer(request)).head
-        assert "unknown function" in answer["error"] or "cannot be read" in answer["error"]
-    assert looked_up == []
-
-
-def test_a_site_refuses_a_column_of_one_person(tmp_path):
-    ages = [float(line.split(",")[0]) for line in rows_of(0).splitlines()[1:]]
-    formula = f"died ~ center(I((age == {max(ages)}) * (age - 3)))"
-    federation = Federation(tmp_path, STUDY.replace("died ~ scale(age) + ward", formula).replace("ward = ", "age = "))
-    with pytest.raises(DataError, match=r"^north: refused, in center\(.*fewer than 3 rows differ") as caught:
-        Flower(federation.study, federation).model()
-    assert str(max(ages) - 3) not in str(caught.value)
-
-
-# --- a server that lies ---
-
-
-def lying(federation, change):
-    """A channel that changes what each site is asked: `change(site, head, arrays)`."""
-
-    def channel(requests):
-        changed = {}
-        for site, request in requests.items():
-            found = wire.read(request)
-            changed[site] = wire.Packet(*change(site, dict(found.head), dict(found.arrays))).to_bytes()
-        return federation(changed)
-
-    return channel
-
-
-def test_a_server_cannot_say_for_a_site_what_kind_its_columns_are(tmp_path):
-    federation = Federation(tmp_path)
-
-    def change(site, head, arrays):
-        # the first answers are what is wrong with the files
-        if head["kind"] == "meet" and len(head["answers"]) > 1:
-            for own in head["answers"][1]:
-                # cells would be levels, whose names are shared
-                own["kinds"]["age"] = "factor"
-        return head, arrays
-
-    with pytest.raises(RefusedError, match="its own answer came back changed"):
-        Flower(federation.study, lying(federation, change)).model()
-
-
-def test_a_server_cannot_leave_out_what_a_site_refuses(tmp_path):
-    federation = Federation(tmp_path, south={"rows": 500})
-
-    def silenced(requests):
-        answers = federation(requests)
-        found = wire.read(answers["south"])
-        if found.head.get("own") and "refused" in str(found.head["own"]):
-            answers["south"] = wire.Packet(found.head | {"own": []}, found.arrays).to_bytes()
-        return answers
-
-    with pytest.raises(RefusedError, match="south: refused, its own answer came back changed"):
-        Flower(federation.study, silenced).model()
-
-
-def test_sites_that_are_asked_for_different_things_have_masks_that_do_not_cancel(tmp_path):
-    federation = Federation(tmp_path)
-
-    def change(site, head, arrays):
-        if head["kind"] == "sum" and site != "south":
-            arrays["points"] = arrays["points"] * np.nan
-        return head, arrays
-
-    engine = Flower(federation.study, lying(federation, change))
-    with engine.placed(engine.model()) as placed:
-        totals = placed.totals(accord.Network.star(3), masks=True)
-        with pytest.raises(RuntimeError, match="did not cancel"):
-            totals(accord.samplers.by_sums.evaluations.slope_of, points=np.zeros((2, 3)))
-
-
-def test_data_that_changes_in_a_run_is_noticed(tmp_path):
-    federation = Federation(tmp_path)
-    engine = Flower(federation.study, federation)
-    with engine.placed(engine.model()) as placed:
-        path = tmp_path / "north" / "rows.csv"
-        path.write_text("\n".join(path.read_text().splitlines()[:-30]) + "\n")
-        with pytest.raises(DataError, match="north: its data has changed since this run began"):
-            placed.totals(accord.Network.star(3), masks=True)(value_of, points=np.zeros((1, 3)))
-
-
-@pytest.mark.parametrize(
-    "change, text",
-    [
-        (lambda head, arrays: head | {"drawn": [-5, 0, 0]}, "invalid points|without"),
-        (lambda head, arrays: head | {"name": "own cells"}, "it answers value, slope"),
-        (lambda head, arrays: head | {"session": "answered"}, "of a run"),
-        (lambda head, arrays: head | {"session": "../../elsewhere"}, "of a run"),
-        (lambda head, arrays: (arrays.update(points=np.zeros((1, 9))), head)[1], "points must be of shape"),
-        (lambda head, arrays: (arrays.update(points=np.zeros((10_000_000, 3), np.float32)), head)[1], "too many"),
-    ],
-)
-@pytest.mark.long_from(2)
-def test_questions_that_no_server_of_accord_asks_are_refused(tmp_path, change, text):
-    federation = Federation(tmp_path)
-
-    def changed(site, head, arrays):
-        return (change(head, arrays), arrays) if head["kind"] == "sum" else (head, arrays)
-
-    engine = Flower(federation.study, lying(federation, changed))
-    with engine.placed(engine.model()) as placed, pytest.raises(DataError, match=text):
-        placed.totals(accord.Network.star(3), masks=True)(value_of, points=np.zeros((1, 3)))
-
-
-def test_a_packet_does_not_become_larger_when_it_is_read():
-    stream = io.BytesIO()
-    np.savez_compressed(stream, head=np.frombuffer(b"{}", np.uint8), x=np.zeros(10_000_000))
-    with pytest.raises(ValueError, match="bytes are not a packet"):
-        wire.read(stream.getvalue())
-    with pytest.raises(ValueError, match="no numbers"):
-        wire.revived({"shape": [1], "type": "S900000000", "values": ["a"]})
-
-
-def test_masks_of_two_sites_hide_nothing(tmp_path):
-    study = STUDY.replace('"north", "south", "west"', '"north", "south"')
-    federation = Federation(tmp_path, study)
-    request = wire.packet({"study": study, "session": "0" * 16, "kind": "hello"}).to_bytes()
-    assert "fewer than 3 sites" in wire.read(federation.site("north").answer(request)).head["error"]
-
-
-def test_classes_of_numbers_are_reported_if_enough_rows_have_them(tmp_path):
-    study = STUDY.replace('"died ~ scale(age) + ward"', '"age ~ ward"').replace('"bernoulli"', '"categorical"')
-    federation = Federation(tmp_path, study, **dict.fromkeys(SITES, {"parameters": 1000.0}))
-    with pytest.raises(DataError, match=r"\d+ of \d+ classes of the response have fewer than 3 rows"):
-        Flower(federation.study, federation).model()
-
-
-# --- what a dishonest server, or an administrator in a hurry, tries ---
-
-
-@pytest.mark.parametrize("above", ["\n", "\n\n", "  \n"])
-def test_a_blank_first_line_lets_no_column_through(tmp_path, above):
-    federation = Federation(tmp_path, south={"columns": ["age", "died"]})
-    path = tmp_path / "south" / "rows.csv"
-    path.write_text(above + path.read_text())
-    with pytest.raises(DataError, match="does not allow the columns ward|more cells|cannot be read|has no name"):
-        drawn(engine := Flower(federation.study, federation), engine.model())
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("rows = 500", r"rows in \[peers\]: a public key is what .* found 500. Other keys .* above \[peers\]"),
-        ('west = "xx"', "a public key is what"),
-        ('west = "M3f0..."', "a public key is what"),
-    ],
-)
-def test_keys_of_a_policy_that_slip_into_its_peers_are_an_error(tmp_path, text, said):
-    Federation(tmp_path)
-    path = tmp_path / "north" / "site.toml"
-    lines = [line for line in path.read_text().splitlines() if not line.startswith("west")]
-    path.write_text("\n".join([*lines, text]))
-    with pytest.raises(ValueError, match=said):
-        SitePolicy.read(path)
-
-
-@pytest.mark.parametrize("found", ["A" * 64, "abc", "0" * 63 + " "])
-def test_a_hash_that_can_match_nothing_is_an_error(tmp_path, found):
-    with pytest.raises(ValueError, match="studies, entry 1: a hash is 64 hexadecimal digits in lower case"):
-        Federation(tmp_path, north={"studies": [found]}).site("north")
-
-
-def test_the_first_row_of_a_file_without_a_header_stays(tmp_path):
-    federation = Federation(tmp_path)
-    path = tmp_path / "south" / "rows.csv"
-    path.write_text("anna meier,hiv positive,yes\n" + "".join(path.read_text().splitlines(True)[1:]))
-    with pytest.raises(DataError):
-        drawn(engine := Flower(federation.study, federation), engine.model())
-    assert not any(word in content for content in federation.seen for word in (b"anna", b"hiv"))
-
-
-def test_lines_of_unreadable_cells_stay_at_their_site(tmp_path):
-    # line numbers would reveal the rows of a chosen cell
-    cell = rows_of(0).splitlines()[7].split(",")[0]
-    federation = Federation(tmp_path, STUDY.replace("[model]", f'blanks = ["{cell}"]\n[model]'))
-    with pytest.raises(DataError, match="column 'age': some cells have no value: .* The site's own log") as raised:
-        drawn(engine := Flower(federation.study, federation), engine.model())
-    assert "line 8" not in f"{raised.value}" and not any(b"line 8" in content for content in federation.seen)
-    assert any("column 'age': line 8 has no value" in text for text in federation.log)
-
-
-def test_no_site_reports_summaries_of_its_own(finished):
-    federation, engine, _ = finished
-    values = []
-    for content in federation.seen:
-        found = wire.read(content)
-        if "own" in found.head:
-            values += jax.tree.leaves(wire.revived(found.head["own"]))
-    own = [np.loadtxt(federation.folder / n / "rows.csv", delimiter=",", skiprows=1, usecols=0) for n in SITES]
-    figures_of = [value for age in own for value in (age.mean(), age.std(), age.sum(), *np.quantile(age, [0.25, 0.5]))]
-    numbers = [float(one) for one in values if isinstance(one, int | float)]
-    # rows of each site are known, and levels by their names
-    assert {90.0} <= set(numbers) and "a" in values
-    assert not any(np.isclose(one, figures_of, rtol=1e-6).any() for one in numbers)
-
-
-def test_requests_that_come_again_are_answered_in_two_runs_at_once(tmp_path):
-    federation = Federation(tmp_path)
-    engines = [Flower(federation.study, federation) for _ in range(2)]
-    kept = {}
-
-    def again(requests):
-        # the other run asks in between, and every request comes twice
-        answers = federation(requests)
-        if not kept:
-            kept["other"] = True
-            engines[1]._begin()
-        assert federation(requests) == answers
-        return answers
-
-    engines[0].channel = again
-    engines[0]._begin()
-
-
-def test_invalid_run_options_are_refused_before_a_study_is_sent():
-    for line, said in (("draws = 0", "draws in .run. must be"), ("chains = -1", "chains"), ("seed = -1", "seed")):
-        with pytest.raises(ValueError, match=said):
-            StudyDocument(STUDY.replace("draws = 200", line))
-    with pytest.raises(ValueError, match="not valid TOML"):
-        StudyDocument(STUDY + "x = " + "[" * 5000)
-    assert StudyDocument("\ufeff" + STUDY).hash == StudyDocument(STUDY).hash
-
-
-def test_what_a_site_keeps_and_is_damaged_is_named(tmp_path):
-    federation = Federation(tmp_path)
-    engine = Flower(federation.study, federation)
-    engine.model()
-    (found,) = (tmp_path / "north" / "kept").glob("points-*.txt")
-    found.write_text("")
-    with pytest.raises(DataError, match=r"north: its file points-.*\.txt is damaged"):
-        drawn(engine, engine.model())
-    found.write_text("0")
-    (tmp_path / "north" / "kept" / "runs" / engine.session / "answers.json").write_text("")
-    with pytest.raises(DataError, match="north: its files of this run are damaged, see its audit file"):
-        drawn(engine, engine.model())
-    (tmp_path / "west" / "rows.csv").unlink()
-    with pytest.raises(DataError, match="west: its policy's `data` names no file"):
-        drawn(engine := Flower(federation.study, federation), engine.model())

@@ -34,7 +34,15 @@ from .module import ApprovedModule
 
 # Sections of a document, and the keys of [run] with their types.
 _SECTIONS = ("data", "model", "priors", "run")
-_RUN = {"draws": "int", "chains": "int", "seed": "int", "masks": "bool", "fallback": "bool", "report": "bool"}
+_RUN = {
+    "draws": "int",
+    "chains": "int",
+    "seed": "int",
+    "masks": "bool",
+    "coarse": "bool",
+    "fallback": "bool",
+    "report": "bool",
+}
 
 
 def hash_of(text: str) -> str:
@@ -100,6 +108,11 @@ class StudyDocument:
             )
         if not self.masks and len(sites) >= FEWEST:
             raise ValueError(f"masks = false is for two sites, found {len(sites)}: remove it from [run]")
+        for key in ("fallback", "report"):
+            if self.coarse and self.run.get(key, False):
+                raise ValueError(
+                    f"{key} = true in [run] needs exact sums: set coarse = false, which policies must allow"
+                )
         # errors in options and arguments are raised now
         if self.module is None:
             self._options, self._arguments  # noqa: B018
@@ -135,6 +148,11 @@ class StudyDocument:
     def masks(self) -> bool:
         """Whether sums are masked, by default True."""
         return bool(self.run.get("masks", True))
+
+    @property
+    def coarse(self) -> bool:
+        """Whether sites add noise to their numbers and round them, by default True."""
+        return bool(self.run.get("coarse", True))
 
     @property
     def method(self) -> BySums:

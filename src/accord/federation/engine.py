@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, NoReturn
 
 import jax
@@ -16,6 +16,7 @@ from ..data.cells import AboutCells
 from ..data.collectives import Numbers, SiteCollectives
 from ..network import Network
 from ..posterior import Posterior
+from ..posterior.coarse import FLAG, CoarseTotals, Coder, Noise, Question
 from ..posterior.evaluate import count
 from ..posterior.masks import added, decoded, encoded, require_masks
 from ..posterior.totals import Totals
@@ -24,7 +25,8 @@ from . import figures
 from .exchange import Exchange, Plan
 from .keys import SiteMasks, bytes_of, text_of
 
-
+# Returns a site's generator of noise for a context.
+NoiseOf = Callable[[str], np.random.Generator]
 # Distance from the prior's centre, in its standard deviations, from which on sites evaluate nothing.
 _PRIOR_SDS = 10.0
 
@@ -132,6 +134,25 @@ class SumExchange:
             raise DataError(f"sites have masked numbers of different shapes in step {step}")
         return decoded(added(*words_of_all), like, len(found)), first["about"]
 
+    def integers(
+        self, plan: Plan, coder: Coder, points: int, own: Callable[[Plan], np.ndarray], words: str
+    ) -> np.ndarray:
+        """The sums of integers of all sites, of the widths of a coder, (number,). Arguments as in `total`."""
+
+        def content(chosen: Plan, context: str) -> dict[str, Any]:
+            self.count_points(points)
+            numbers = own(chosen)
+            if self.masks is not None:
+                numbers = self.masks.masked_integers(self.exchange.step, context, numbers, coder.mask)
+            return {"coarse": coder.packed(numbers)}
+
+        step = self.exchange.step
+        found = self.exchange.gather(plan, content, words)
+        try:
+            return coder.added_up([coder.unpacked(np.asarray(one["coarse"])) for one in found])
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"sites have coarse numbers of different widths in step {step}: {error}") from error
+
 
 class StudyCollectives(SiteCollectives):
     """Collectives for building the model of a study, whose answers are entries."""
@@ -162,13 +183,15 @@ class StudyEngine:
     ----------
     sums
         The sums of the study.
+    noise_of
+        Returns this site's generator of noise for a context, for coarse answers. None: answers are exact.
     """
 
     # every site computes the sums
     consensus = None
 
-    def __init__(self, sums: SumExchange) -> None:
-        self.sums, self.masks = sums, sums.masked
+    def __init__(self, sums: SumExchange, noise_of: NoiseOf | None) -> None:
+        self.sums, self.masks, self.noise_of, self.coarse = sums, sums.masked, noise_of, noise_of is not None
 
     def check(self, post: Posterior, sampler: Sampler) -> NoReturn:
         """Refuse methods that send messages along edges."""
@@ -184,7 +207,8 @@ class StudyEngine:
     def placed(self, post: Posterior) -> Iterator[Posterior]:
         """The posterior with its data at the sites, of which this process evaluates its own rows."""
         here = self.sums.exchange.here
-        yield post.with_data_at(_Owners(self.sums, post.alone(*here).near_prior(_PRIOR_SDS) if here else None))
+        model = post.alone(*here).near_prior(_PRIOR_SDS) if here else None
+        yield post.with_data_at(_Owners(self.sums, model, post.dim, self.noise_of))
 
     def preliminary(self, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> NoReturn:
         """See `check`."""
@@ -200,13 +224,17 @@ class _Owners:
 
     mine: tuple[int, ...] = ()
 
-    def __init__(self, sums: SumExchange, model: Posterior | None) -> None:
-        self.sums, self.model = sums, model
+    def __init__(self, sums: SumExchange, model: Posterior | None, dim: int, noise_of: NoiseOf | None) -> None:
+        self.sums, self.model, self.dim, self.noise_of = sums, model, dim, noise_of
 
     def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
         """The number of rows of each site. Other numbers of single sites do not travel."""
         if function is not count:
             raise TypeError("sites of a study send sums only, and no numbers of single sites")
+        return self._counts
+
+    @cached_property
+    def _counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         model = self.model
         here = [] if model is None else [[int(model.sizes[0]), bool(model.potential.rowwise)]]
         found = self.sums.gathered(here, "the number of rows")
@@ -217,7 +245,10 @@ class _Owners:
 
     def totals(self, network: Network, masks: bool = False) -> Totals:
         """Sums over all sites."""
-        return StudyTotals(self.sums, self.model)
+        exact = StudyTotals(self.sums, self.model)
+        if self.noise_of is None:
+            return exact
+        return CoarseStudyTotals(exact, Noise(network.num_agents, self.dim, int(self._counts[0].sum())), self.noise_of)
 
     # --- latents, see `posterior.latent_keepers` ---
 
@@ -268,6 +299,78 @@ class StudyTotals:
             shapes: Any = jax.eval_shape(function, model.potential, first, *given(plan))
         names_of_sums: Any = jax.tree.structure(shapes)
         return names_of_sums.unflatten(sums)
+
+
+class CoarseStudyTotals(CoarseTotals):
+    """Sums to which each site adds noise, see `accord.posterior.coarse`.
+
+    Parameters
+    ----------
+    exact
+        The sums without noise, whose plans and rows are used.
+    noise
+        The noise of all sums.
+    noise_of
+        This site's generator of noise for a context. The same context gives the same noise, as different noise on the
+        same numbers could be averaged away.
+    """
+
+    def __init__(self, exact: StudyTotals, noise: Noise, noise_of: NoiseOf) -> None:
+        super().__init__(_NoRows(), noise, [])
+        self.exact, self.noise_of = exact, noise_of
+
+    def _summed(self, coder: Coder, question: Question, needs_origin: bool) -> tuple[np.ndarray, float]:
+        """See `CoarseTotals`. Numbers that do not fit are sent again, wider and with the same noise."""
+        sums, model = self.exact.sums, self.exact.model
+        first, context = self.noise.coder_of_origin(), sums.exchange.before
+        options = {name: part for name, part in question.options.items() if part is not None and name != "at_once"}
+        leaves: list[Any]
+        structure: Any
+        leaves, structure = jax.tree.flatten(question.arguments)
+        names = [f"argument {k}" for k in range(len(leaves))]
+        parts = {**dict(zip(names, leaves, strict=True)), **options, "points": question.points}
+        words = f"{_described(question.function)} With noise and rounded, at {len(question.points)} positions."
+        self.sent, self.sums, wide = 0, 0, coder
+        while True:
+            whole = wide.beside(first) if needs_origin else wide
+            whole = whole.beside(FLAG)
+
+            def own(plan: Plan, wide: Coder = wide) -> np.ndarray:
+                assert model is not None
+                given = structure.unflatten([plan.parts[name] for name in names])
+                more = {name: plan.parts[name] for name in options}
+                if "at_once" in question.options:
+                    more["at_once"] = question.options["at_once"]
+                chosen = question._replace(arguments=tuple(given), points=plan.parts["points"], options=more)
+                with jax.enable_x64(True):
+                    (part,), (base,) = chosen.answered(model.totals_here())
+                generator = self.noise_of(context)
+                numbers, clipped = wide.rounded(coder.noisy(part, generator))
+                more_numbers = [numbers]
+                if needs_origin:
+                    at_origin, lost = first.rounded(first.noisy(np.array([base]), generator))
+                    more_numbers, clipped = [numbers, at_origin], clipped or lost
+                return np.concatenate([*more_numbers, [int(clipped)]])
+
+            plan = Plan(f"{_name(question.function)}, try {self.sums + 1}", parts)
+            # a wider message has the same positions
+            looked = len(question.points) if self.sums == 0 else 0
+            total = sums.integers(plan, whole, looked, own, words)
+            self.sent += whole.bytes
+            self.sums += 1
+            if total[-1] == 0:
+                break
+            wide = wide.wider()
+        size = wide.width.size
+        of_origin = float(first.decoded(total[size : size + 1])[0]) if needs_origin else 0.0
+        return wide.decoded(total[:size]), of_origin
+
+
+class _NoRows:
+    """Stands for the agents in this process, which `CoarseStudyTotals` evaluates itself."""
+
+    def each(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> NoReturn:
+        raise NotImplementedError
 
 
 def _name(function: Callable[..., Any]) -> str:

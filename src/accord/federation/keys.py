@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..base.atomic import write_private
-from ..posterior.masks import Words, new_private_key, pair_keys, under_masks
+from ..posterior.masks import Words, integers_under_masks, new_private_key, pair_keys, under_masks
 
 
 def new_identity(path: Path) -> str:
@@ -121,10 +123,18 @@ class SiteMasks:
         words
             The site's words.
         """
-        state = self._read()
-        use = b"accord step 1" + context.encode()
-        keys = {int(other): hmac.digest(bytes_of(key), use, "sha256") for other, key in state["keys"].items()}
-        return under_masks(words, state["agent"], keys, step + 1)
+        return under_masks(words, *self._keys_for(context), step + 1)
+
+    def masked_integers(self, step: int, context: str, numbers: np.ndarray, most: np.ndarray) -> np.ndarray:
+        """The masked integers of a step, modulo `most` + 1. As `masked` otherwise."""
+        return integers_under_masks(numbers, most, *self._keys_for(context), step + 1)
+
+    def _keys_for(self, context: str) -> tuple[int, dict[int, bytes]]:
+        """The agent, and its keys of all pairs for one step."""
+        state, use = self._read(), b"accord step 1" + context.encode()
+        return state["agent"], {
+            int(other): hmac.digest(bytes_of(key), use, "sha256") for other, key in state["keys"].items()
+        }
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -135,6 +145,15 @@ class SiteMasks:
 
     def _write(self, state: dict[str, Any]) -> None:
         write_private(self.folder / "masks.json", json.dumps(state).encode())
+
+
+def secret_noise(folder: Path, context: str) -> np.random.Generator:
+    """A generator of noise that only this site knows, the same again for the same context."""
+    path = folder / "noise.key"
+    if not path.is_file():
+        write_private(path, text_of(os.urandom(32)).encode())
+    seed = hmac.digest(bytes_of(path.read_text()), b"accord noise 1" + context.encode(), "sha256")
+    return np.random.default_rng(int.from_bytes(seed, "big"))
 
 
 @contextmanager

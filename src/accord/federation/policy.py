@@ -44,6 +44,8 @@ class SitePolicy:
     own_numbers
         Whether the other site of a study of two sites may see this site's part of every sum, which reveals its rows.
         Studies of more sites have masks.
+    exact
+        Whether studies may have exact answers, `coarse = false`. Sums of exact numbers reveal rows of small sites.
     identity
         File with the private key of the site, which signs its entries, see `accord study key`.
     peers
@@ -61,6 +63,7 @@ class SitePolicy:
     columns: tuple[str, ...] | None = None
     points: int = 1_000_000
     own_numbers: bool = False
+    exact: bool = False
     identity: Path | None = None
     peers: dict[str, str] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
@@ -86,7 +89,7 @@ class SitePolicy:
     def _of(cls, found: dict[str, Any], folder: Path) -> SitePolicy:
         kinds = {
             "site": str, "data": str, "folder": str, "studies": list, "columns": list, "points": int,
-            "own_numbers": bool, "identity": str, "peers": dict, "modules": dict,
+            "own_numbers": bool, "exact": bool, "identity": str, "peers": dict, "modules": dict,
         }  # fmt: skip
         floors = Policy(**{name: found.pop(name) for name in _FLOORS if name in found})
         for name, value in found.items():
@@ -170,6 +173,11 @@ class SitePolicy:
             yield (
                 f"{self.site}: refused, the study has no masks, so that the other site sees this site's own numbers, "
                 "and the policy does not allow that by `own_numbers`"
+            )
+        if not study.coarse and not self.exact:
+            yield (
+                f"{self.site}: refused, the study has exact answers (coarse = false), which reveal more of its rows, "
+                "and the policy does not allow that by `exact`"
             )
         if self.identity is None:
             yield f"{self.site}: refused, its policy names no `identity` to sign its entries with"

@@ -6,8 +6,9 @@ import json
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ..base.atomic import write_private
 from ..base.errors import DataError
@@ -20,10 +21,10 @@ from ..results.run import Run
 from ..sampling.sample import sample
 from . import audit
 from .document import StudyDocument
-from .engine import StudyCollectives, StudyEngine, SumExchange
+from .engine import NoiseOf, StudyCollectives, StudyEngine, SumExchange
 from .entry import Entry, ForgedError
 from .exchange import EntryFolder, Exchange, Pending, Plan, prepared
-from .keys import SiteMasks, alone, digest
+from .keys import SiteMasks, alone, digest, secret_noise
 from .policy import RefusedError, SitePolicy
 
 # Largest number of characters of an error in the audit file.
@@ -64,7 +65,12 @@ class Progress:
 
 
 def follow(
-    study: StudyDocument, sums: SumExchange, file: Path | None, floors: Policy, progress: bool | None = None
+    study: StudyDocument,
+    sums: SumExchange,
+    file: Path | None,
+    floors: Policy,
+    noise_of: NoiseOf,
+    progress: bool | None = None,
 ) -> tuple[Run, Posterior, StudyEngine]:
     """The run of a study, with its posterior and the engine that makes its sums.
 
@@ -78,6 +84,8 @@ def follow(
         The site's file. None: a process without rows.
     floors
         Disclosure floors of the site.
+    noise_of
+        This site's generator of noise for a context, for coarse answers.
     progress
         As in `accord.sample`.
 
@@ -90,7 +98,7 @@ def follow(
     post = study.model(StudyCollectives(sums), file, floors)
     # the size of the smallest group at other sites is unknown
     post = post.finely() if post.has_latents else post
-    engine = StudyEngine(sums)
+    engine = StudyEngine(sums, noise_of if study.coarse else None)
     options = {key: value for key, value in study.run.items() if key in _OPTIONS}
     run = sample(post, _network(study), study.method, engine=engine, progress=progress, **options)
     # all sites have the same draws
@@ -190,7 +198,7 @@ class Site:
         masks = SiteMasks(folder) if study.masks else None
         sums = SumExchange(exchange, masks, study.masks, count_points, self.log)
         try:
-            run, post, engine = follow(study, sums, policy.data, policy.floors, progress)
+            run, post, engine = follow(study, sums, policy.data, policy.floors, partial(secret_noise, folder), progress)
             self._keep(study, folder, run, post.alone(*exchange.here))
             if study.run.get("report", False) and not (folder / _REPORT).is_file():
                 report(run, folder / _REPORT, post, _network(study), sites=study.sites, engine=engine)
@@ -286,12 +294,16 @@ def result(study: StudyDocument, folder: Path, public: Mapping[str, str] | None 
         public = named_keys(study, store)
     exchange = Exchange(study.hash, study.sites, None, store, public)
     try:
-        run, *_ = follow(study, SumExchange(exchange, None, study.masks), None, Policy.none())
+        run, *_ = follow(study, SumExchange(exchange, None, study.masks), None, Policy.none(), _no_noise)
     except Pending as stop:
         raise DataError(
             f"the study is not finished: {folder} has no entry of {', '.join(stop.sites)} for step {stop.step}"
         ) from None
     return run
+
+
+def _no_noise(context: str) -> NoReturn:
+    raise NotImplementedError("a process without rows adds no noise")
 
 
 def named_keys(study: StudyDocument, store: EntryFolder) -> dict[str, str]:

@@ -140,6 +140,24 @@ class Coder(NamedTuple):
         """The largest integer of each width, shape (number,)."""
         return np.left_shift(1, 8 * self.width) - 1
 
+    def packed(self, numbers: Int64[np.ndarray, " number"]) -> np.ndarray:
+        """Integers as bytes, `width` bytes of each, shape (byte,)."""
+        return np.ascontiguousarray(numbers, "<i8").view(np.uint8).reshape(-1, 8)[self._used]
+
+    def unpacked(self, found: np.ndarray) -> Int64[np.ndarray, " number"]:
+        """The inverse of `packed`. Raises `ValueError` for another number of bytes."""
+        used = self._used
+        if found.shape != (used.sum(),) or found.dtype != np.uint8:
+            raise ValueError(f"a message has {found.size} bytes, not {used.sum()}")
+        whole = np.zeros(used.shape, np.uint8)
+        whole[used] = found
+        return whole.view("<i8")[:, 0]
+
+    @property
+    def _used(self) -> np.ndarray:
+        """Which of the 8 bytes of a number travel, shape (number, 8)."""
+        return np.arange(8) < self.width[:, None]
+
     def added_up(self, parts: Sequence[Int64[np.ndarray, " number"]]) -> Int64[np.ndarray, " number"]:
         """The sum of integers mod 2^(8 width)."""
         return np.sum(parts, axis=0, dtype=np.int64) & self.mask
@@ -153,6 +171,13 @@ class Coder(NamedTuple):
         levels = np.where(total >= half, total - 2 * half, total)
         return np.where(self.value & (levels > self.most // 2), _NOWHERE, levels * self.grid)
 
+    def beside(self, other: Coder) -> Coder:
+        """A coder of the numbers of both, in this order. Its messages are packed and added, not decoded."""
+        pairs: dict[str, Any] = {
+            name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _OF_NUMBERS
+        }
+        return self._replace(per_point=1, **pairs)
+
     def wider(self) -> Coder:
         """The coder with wider numbers. Raises `ArithmeticError` if all of them have the largest width."""
         if (self.width == _WIDEST).all():
@@ -161,6 +186,12 @@ class Coder(NamedTuple):
                 "without coarse answers"
             )
         return self._replace(width=np.minimum(self.width + 1, _WIDEST))
+
+
+# Fields of a coder with one value for each number.
+_OF_NUMBERS = ("noise", "grid", "width", "added", "value", "near")
+# The coder of a flag, for up to 255 agents.
+FLAG = Coder(1, 1, np.zeros(1), np.ones(1), np.ones(1, np.int64), np.zeros(1), np.zeros(1, bool), np.zeros(1, bool))
 
 
 class Noise:
@@ -324,9 +355,7 @@ class CoarseTotals:
         When called: the numbers of an agent do not fit into the widest integers, or the function has no coarse answers.
     """
 
-    def __init__(
-        self, here: Each, noise: Noise, generators: Sequence[np.random.Generator] | None = None
-    ) -> None:
+    def __init__(self, here: Each, noise: Noise, generators: Sequence[np.random.Generator] | None = None) -> None:
         self.here, self.noise, self.sent, self.sums = here, noise, 0, 1
         made = [secret_generator() for _ in range(noise.num_agents)] if generators is None else list(generators)
         self._generators = made
@@ -337,22 +366,12 @@ class CoarseTotals:
         if kind is None or points is None:
             raise ArithmeticError(f"{getattr(function, '__name__', 'this function')} has no coarse answers")
         place: Coordinates | None = options.get("coordinates")
-        points = np.asarray(points, np.float64)
         is_relative = kind in ("value", "slope") and place is not None
-        if is_relative:
-            points = np.concatenate([np.zeros((1, self.noise.dim)), points])
-        found = np.asarray(self.here.each(function, *arguments, points=points, **options), np.float64)
-        shape = found.shape[1:]
-        parts = found.reshape(*found.shape[:2], -1).copy()
-        coder, needs_origin = self.noise.coder(kind, self.noise.radius(place, points[is_relative:])), False
-        base = np.zeros(len(parts))
-        if is_relative:
-            assert place is not None
-            base, parts = parts[:, 0, 0], parts[:, 1:].copy()
-            parts[..., 0] -= base[:, None]
-            needs_origin, shape = _key(place) not in self.noise.origins, (shape[0] - 1, *shape[1:])
-        total, of_origin = self._summed(coder, parts.reshape(len(parts), -1), base if needs_origin else None)
-        total = total.reshape(parts.shape[1:])
+        needs_origin = is_relative and place is not None and _key(place) not in self.noise.origins
+        coder = self.noise.coder(kind, self.noise.radius(place, np.asarray(points, np.float64)))
+        question = Question(function, arguments, points, options, is_relative)
+        total, of_origin = self._summed(coder, question, needs_origin)
+        total = total.reshape(-1, coder.per_point)
         if kind in ("slope", "expansion"):
             total[:, 1:] = np.where(total[:, :1] < _NOWHERE, total[:, 1:], 0.0)
         if is_relative:
@@ -360,27 +379,59 @@ class CoarseTotals:
             if needs_origin:
                 self.noise.origins[_key(place)] = of_origin
             total[:, 0] += self.noise.at_origin(place)
-        return total.reshape(shape)
+        return total[:, 0] if coder.per_point == 1 else total
 
-    def _summed(self, coder: Coder, parts: np.ndarray, base: np.ndarray | None) -> tuple[np.ndarray, float]:
-        """The decoded sums of the parts, (agent, number), and of the potentials at the origin, (agent,)."""
+    def _summed(self, coder: Coder, question: Question, needs_origin: bool) -> tuple[np.ndarray, float]:
+        """The decoded sums, (number,), and the sum of the potentials at the origin if `needs_origin`, else 0."""
+        parts, base = question.answered(self.here)
         noisy = [coder.noisy(part, own) for part, own in zip(parts, self._generators, strict=True)]
         first, bases = self.noise.coder_of_origin(), list[np.ndarray]()
-        if base is not None:
+        if needs_origin:
             bases = [first.noisy(one[None], own) for one, own in zip(base, self._generators, strict=True)]
         self.sent, self.sums = 0, 0
         while True:
             rounded = [coder.rounded(one) for one in noisy] + [first.rounded(one) for one in bases]
             # a flag for each message
-            self.sent += coder.bytes + first.bytes * (base is not None) + 1
+            self.sent += coder.bytes + first.bytes * needs_origin + 1
             self.sums += 1
             if not any(clipped for _, clipped in rounded):
                 break
             coder = coder.wider()
         total = coder.decoded(coder.added_up([one for one, _ in rounded[: len(noisy)]]))
-        if base is None:
+        if not needs_origin:
             return total, 0.0
         return total, float(first.decoded(first.added_up([one for one, _ in rounded[len(noisy) :]]))[0])
+
+
+class Question(NamedTuple):
+    """A function that agents evaluate at points.
+
+    Parameters
+    ----------
+    function, arguments, points, options
+        As in `Totals`.
+    is_relative
+        Whether potentials are relative to each agent's own potential at the origin of the coordinates.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    points: Any
+    options: dict[str, Any]
+    is_relative: bool
+
+    def answered(self, here: Each) -> tuple[np.ndarray, np.ndarray]:
+        """Each agent's numbers, (agent, number), and its potential at the origin, (agent,), 0 if not relative."""
+        points = np.asarray(self.points, np.float64)
+        if self.is_relative:
+            points = np.concatenate([np.zeros((1, points.shape[1])), points])
+        found = np.asarray(here.each(self.function, *self.arguments, points=points, **self.options), np.float64)
+        parts = found.reshape(*found.shape[:2], -1).copy()
+        base = np.zeros(len(parts))
+        if self.is_relative:
+            base, parts = parts[:, 0, 0].copy(), parts[:, 1:].copy()
+            parts[..., 0] -= base[:, None]
+        return parts.reshape(len(parts), -1), base
 
 
 def _key(place: Coordinates) -> bytes:

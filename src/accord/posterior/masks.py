@@ -201,6 +201,17 @@ def fingerprint(publics: Sequence[bytes]) -> str:
     return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))
 
 
+def integers_under_masks(
+    numbers: np.ndarray, most: np.ndarray, agent: int, keys: Mapping[int, bytes], count: int
+) -> np.ndarray:
+    """An agent's integers plus masks, modulo `most` + 1, a power of two up to 2^32. As `under_masks` otherwise."""
+    found = numbers.copy()
+    for other, key in keys.items():
+        stream = _keystream(key, count, numbers.size)[0].astype(np.int64)
+        found = (found + np.where(agent < other, stream, -stream)) & most
+    return found
+
+
 def _digest(publics: Sequence[bytes]) -> bytes:
     return hashlib.sha256(b"accord public keys 1" + b"".join(publics)).digest()
 

@@ -667,10 +667,10 @@ class Posterior:
             require_masks(self.num_agents)
         if consensus is not None:
             self._require_gossip(masks)
-        if coarse and (masks or consensus is not None or self.held != tuple(range(self.num_agents))):
-            raise ValueError("coarse answers need all agents in this process, without masks and consensus")
         if self.owners is not None:
             return self.owners.totals(network, masks=masks)
+        if coarse and (masks or consensus is not None or self.held != tuple(range(self.num_agents))):
+            raise ValueError("coarse answers need all agents in this process, without masks and consensus")
         here = self.totals_here()
         if coarse:
             return CoarseTotals(here, Noise(self.num_agents, self.dim, int(np.sum(self.sizes))))
