@@ -20,7 +20,7 @@ PUBLIC = [
     "accord.samplers.combine",
     "accord.data",
     "accord.tuning",
-    "accord.flower",
+    "accord.federation",
     "accord.models",
     "accord.models.families",
     "accord.network",

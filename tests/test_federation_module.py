@@ -3,16 +3,14 @@
 import hashlib
 import json
 
-import jax
 import numpy as np
 import pandas as pd
 import pytest
-from test_flower import SITES, Federation, drawn
+from test_federation import SITES, Federation, entries_of, everything
 
 import accord
 from accord.base.errors import DataError
-from accord.flower import Flower, StudyDocument, audit
-from accord.samplers.by_sums.evaluations import value_of
+from accord.federation import RefusedError, StudyDocument, result
 
 MODULE = """
 import jax.numpy as jnp
@@ -46,7 +44,7 @@ def study(function="hospitals", **model):
             f'[model]\nnumpyro = "{NAME}:{function}"',
             *lines,
             '[model.arguments]\nx = ["one", "age"]\ndied = "died"\nward = {group = "ward"}\nwards = {groups = "ward"}',
-            "[run]\ndraws = 200",
+            "[run]\ndraws = 200\ncoarse = false\n",
         ]
     )
 
@@ -91,28 +89,17 @@ def here():
     return accord.from_numpyro(scope["hospitals"], shards, local="ward")
 
 
-@pytest.mark.long
-def test_sums_are_those_of_one_place(federation):
-    found, expected = federation(), here().finely()
-    engine, points = Flower(found.study, found), np.random.default_rng(1).standard_normal((3, 3))
-    post, net = engine.model(), accord.Network.star(3)
-    assert post.names == expected.names
-    with jax.enable_x64(True), engine.placed(post) as placed:
-        total = placed.totals(net, masks=True)(value_of, points=points)
-        np.testing.assert_allclose(total, expected.totals(net)(value_of, points=points), rtol=1e-12)
-
-
 @pytest.mark.slow
-def test_draws_are_those_of_one_place_and_effects_stay(federation):
+def test_draws_equal_the_draws_of_one_process_and_effects_stay(federation):
     found = federation()
-    engine = Flower(found.study, found)
-    run = drawn(engine, engine.model())
+    runs = found.run()
     expected = accord.sample(here().finely(), accord.Network.star(3), draws=200)
-    assert run.certificate.holds and run.names == expected.names
-    np.testing.assert_allclose(run.draws, expected.draws, rtol=1e-9, atol=1e-9)
-    assert not any("effect" in name for name in run.names)
-    kinds = {line["kind"] for line in audit.read(found.folder / "north" / "kept")}
-    assert kinds == {"hello", "key", "keys", "rows", "sum"}
+    for run in (*runs.values(), result(found.study, found.board.folder)):
+        assert run.certificate.holds and run.names == expected.names
+        np.testing.assert_allclose(run.draws, expected.draws, rtol=1e-9, atol=1e-9)
+    assert not any("effect" in name for name in expected.names)
+    assert b"effect" not in everything(found)
+    assert all(any((found.folder / name / "kept").rglob("*latents*")) for name in SITES)
 
 
 @pytest.mark.parametrize(
@@ -125,40 +112,42 @@ def test_a_site_refuses_code_that_is_not_approved(federation, tmp_path, modules,
     lines = policy.read_text().splitlines()
     inner = ", ".join(f"{name} = {json.dumps(value)}" for name, value in modules.items())
     policy.write_text("\n".join([f"modules = {{{inner}}}", *lines[1:]]))
-    with pytest.raises(DataError, match=text):
-        Flower(found.study, found).model()  # no request yet
-        drawn(engine := Flower(found.study, found), engine.model())
+    with pytest.raises(RefusedError, match=text):
+        found.answer("south")
+    assert text in found.audit("south")[-1]["refused"] and not entries_of(found.store("south").folder)
 
 
-def test_a_file_that_was_changed_is_not_run(federation, tmp_path):
+def test_a_changed_file_is_not_run(federation, tmp_path):
     found = federation()
     ran = tmp_path / "ran"
     path = tmp_path / "installed" / f"{NAME}.py"
     path.write_text(MODULE + f"\nopen({str(ran)!r}, 'w')\n")
     with pytest.raises(DataError, match="differs here: its file has another hash"):
-        Flower(found.study, found).model()
+        found.run()
     assert not ran.exists()
     path.unlink()
     with pytest.raises(DataError, match="is not installed here as one file"):
-        Flower(found.study, found).model()
+        found.run()
 
 
-def test_what_a_model_says_of_rows_stays(federation):
+def test_errors_of_a_model_quote_no_row(federation):
     found = federation(study("loud"))
     with pytest.raises(DataError) as caught:
-        drawn(engine := Flower(found.study, found), engine.model())
+        found.run()
     assert "could not be read: ValueError in loud, line 18 of" in str(caught.value)
     cell = str(rows(0)["age"][0])
-    assert cell not in str(caught.value) and b"row 1.0" not in b"".join(found.seen)
+    assert cell not in str(caught.value) and b"row 1.0" not in everything(found)
+    entries = [[step, site, text.decode()] for (step, site), text in found.board.all(SITES).items()]
+    answer = found.message("west", json.dumps({"study": found.text, "since": 0, "entries": entries}).encode())
+    assert b"row 1.0" not in answer and "could not be read" in json.loads(answer)["error"]
 
 
-def test_floors_and_columns_hold_for_modules(federation):
-    found = federation(north={"rows": 100}, south={"columns": ["age", "died"]}, west={"parameters": 0.01})
-    with pytest.raises(DataError, match="does not allow the columns one, ward"):
-        drawn(engine := Flower(found.study, found), engine.model())
+def test_columns_hold_for_modules(federation):
+    found = federation(south={"columns": ["age", "died"]})
+    with pytest.raises(RefusedError, match="does not allow the columns one, ward"):
+        found.answer("south")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -169,7 +158,8 @@ def test_floors_and_columns_hold_for_modules(federation):
 def test_floors_hold_for_modules(federation, change, text):
     found = federation(north=change)
     with pytest.raises(DataError, match=text):
-        drawn(engine := Flower(found.study, found), engine.model())
+        found.run()
+    assert any(text in line.get("refused", "") for line in found.audit("north"))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +185,7 @@ def test_arguments_are_made_of_columns():
         StudyDocument(study().replace("[model]", 'missing = "drop"\n[model]'))
 
 
-def test_a_column_that_is_not_whole_is_named(federation, tmp_path):
+def test_a_column_of_other_numbers_than_integers_is_named(federation, tmp_path):
     found = federation(study(integers=["died", "age"]))
     with pytest.raises(DataError, match="column 'age' has non-integer numbers"):
-        drawn(engine := Flower(found.study, found), engine.model())
+        found.run()

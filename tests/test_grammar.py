@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from accord.data.collectives import LocalCollectives
 from accord.data.formula_names import FormulaNames
-from accord.flower import StudyDocument
+from accord.federation import StudyDocument
 from accord.models import glm, grammar
 from accord.models.formula import Formula, columns_of_formula, require_groups_of_sites
 from accord.models.tables import needed

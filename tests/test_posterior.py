@@ -320,3 +320,14 @@ def test_functions_that_jax_cannot_trace_raise_with_a_remedy():
     # other errors pass through
     with pytest.raises(ZeroDivisionError):
         accord.Posterior(log_likelihood, lambda x: 1 / 0, [np.ones(3)], 0.0)
+
+
+def test_nothing_depends_on_rows_far_from_the_prior():
+    shards = [(X[:5], (y[:5] > 0).astype(float)) for X, y in rows((9, 9))]
+    post = models.logistic_regression(shards, prior_variance=4.0)
+    near = post.near_prior(10.0)
+    inside, outside = np.zeros(post.dim), np.zeros(post.dim)
+    # the prior's standard deviation is 2
+    inside[0], outside[0] = 19.9, 20.1
+    np.testing.assert_array_equal(potentials(near, inside), potentials(post, inside))
+    assert np.isfinite(potentials(post, outside)).all() and np.isposinf(potentials(near, outside)).all()

@@ -103,7 +103,7 @@ def test_rooms_are_in_the_order_that_lint_holds():
 @pytest.mark.parametrize("module", MODULES)
 @pytest.mark.long
 def test_docstrings_run(module):
-    if module in ("accord.flower.client_app", "accord.flower.server_app"):
+    if module in ("accord.federation.flower.client_app", "accord.federation.flower.server_app"):
         pytest.importorskip("flwr")
     failed, _ = doctest.testmod(importlib.import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert failed == 0

@@ -146,9 +146,8 @@ def flower(link, folder):
     import run
 
     import accord
-    from accord.federation import StudyDocument
 
-    study = StudyDocument.read(run.HERE / "study.toml")
+    study = run.study_of(exact=True)
     with contextlib.closing(run.Federation(folder, study, host=NEAR, there=link.there)) as federation:
         federation.start_superlink()
         federation.register()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,13 +23,25 @@ _Policy = Annotated[Path, typer.Argument(help="TOML file of the site's policy.")
 _Folder = Annotated[Path, typer.Argument(help="Folder with the entries of all sites.")]
 
 
+@contextmanager
+def _users_errors() -> Iterator[None]:
+    """Print errors of users, and of forged entries, as one line each."""
+    from ..federation import ForgedError
+
+    with users_errors():
+        try:
+            yield
+        except ForgedError as error:
+            raise ValueError(str(error)) from error
+
+
 @commands.command(name="check")
 def check_command(study: _Study, policy: _Policy) -> None:
     """Check at a site that its policy allows a study and that its file fits. Nothing is sent."""
     from ..federation import SitePolicy, StudyDocument
     from ..federation.check import check
 
-    with users_errors():
+    with _users_errors():
         document, own = StudyDocument.read(study), SitePolicy.read(policy)
         found = check(document, own)
         columns = ", ".join(f"{name} ({kind})" for name, kind in found.kinds.items())
@@ -55,9 +68,9 @@ def answer_command(
     """Make this site's next entry of a study, and put it into a folder that all sites share or exchange."""
     from ..federation import EntryFolder, Site, SitePolicy, StudyDocument
 
-    with users_errors():
+    with _users_errors():
         document, own, board = StudyDocument.read(study), SitePolicy.read(policy), EntryFolder(folder)
-        waited: tuple[str, ...] = ()
+        waited = ""
         while True:
             site = Site(own, lambda text: typer.echo(f"this site only: {text}"))
             found = site.answer(document, board.all(document.sites), progress=False)
@@ -69,9 +82,10 @@ def answer_command(
                 kept = own.folder / document.hash[:16] / "run.nc"
                 typer.echo(f"the study is finished: {kept}\n{found.run.summary().to_string()}")
                 return
-            if new or found.waits_for != waited:
-                waited = found.waits_for
-                typer.echo(f"step {found.step} waits for {', '.join(waited)}")
+            line = f"step {found.step} waits for {', '.join(found.waits_for)}"
+            if line != waited:
+                waited = line
+                typer.echo(line)
             if wait is None:
                 return
             if not new:
@@ -100,7 +114,7 @@ def result_command(
     from ..federation import EntryFolder, SitePolicy, StudyDocument, result
     from ..federation.program import named_keys
 
-    with users_errors():
+    with _users_errors():
         document = StudyDocument.read(study)
         public: Mapping[str, str] | None = None if policy is None else SitePolicy.read(policy).peers
         run = result(document, folder, public)
@@ -120,7 +134,7 @@ def hash_command(study: _Study) -> None:
     """Print the hash of a study, which policies of sites list."""
     from ..federation import StudyDocument
 
-    with users_errors():
+    with _users_errors():
         typer.echo(StudyDocument.read(study).hash)
 
 
@@ -129,7 +143,7 @@ def key_command(path: Annotated[Path, typer.Argument(help="New file for the priv
     """Create the private key of a site, and print its public key for the policies of all sites."""
     from ..federation.keys import new_identity
 
-    with users_errors():
+    with _users_errors():
         typer.echo(new_identity(path))
 
 
@@ -145,7 +159,7 @@ def app_command(
     from ..federation import StudyDocument
     from ..federation.flower.bundle import write_app
 
-    with users_errors():
+    with _users_errors():
         found = StudyDocument.read(study)
         output = folder.with_name(f"{folder.name}-results") if output is None else output
         write_app(found, folder, output)

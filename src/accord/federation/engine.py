@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..base.errors import DataError
+from ..base.text import __version__, counted
 from ..data.cells import AboutCells
 from ..data.collectives import Numbers, SiteCollectives
 from ..network import Network
@@ -67,9 +68,16 @@ class SumExchange:
 
         def keys(plan: Plan, context: str) -> dict[str, str]:
             identity = exchange.public[exchange.sites[exchange.here[0]]]
-            return {"identity": identity} | ({"masks": text_of(masks.begin())} if masks is not None else {})
+            own = {"identity": identity, "accord": __version__}
+            return own | ({"masks": text_of(masks.begin())} if masks is not None else {})
 
-        found = exchange.gather(Plan("keys", {}), keys, "public keys of this site")
+        found = exchange.gather(Plan("keys", {}), keys, "public keys of this site, and the version of accord there")
+        versions = {site: str(one.get("accord")) for site, one in zip(exchange.sites, found, strict=True)}
+        if set(versions.values()) != {__version__}:
+            others = ", ".join(f"{version} at {site}" for site, version in versions.items() if version != __version__)
+            raise DataError(
+                f"all sites need one version of accord: the study began with {others}, and this process has {__version__}"
+            )
         if masks is not None:
             masks.agree(exchange.here[0], [bytes_of(one["masks"]) for one in found], exchange.study)
 
@@ -291,7 +299,7 @@ class StudyTotals:
             return [np.asarray(leaf)[0] for leaf in found], None
 
         plan = Plan(_name(function), {**dict(zip(names, leaves, strict=True)), **options})
-        sums, _ = self.sums.total(plan, looked, own, f"{_described(function)} Positions: {looked}.")
+        sums, _ = self.sums.total(plan, looked, own, f"{_described(function)} At {counted(looked, 'position')}.")
         if len(sums) == 1 or model is None:
             return sums[0]
         with jax.enable_x64(True):
@@ -329,7 +337,9 @@ class CoarseStudyTotals(CoarseTotals):
         leaves, structure = jax.tree.flatten(question.arguments)
         names = [f"argument {k}" for k in range(len(leaves))]
         parts = {**dict(zip(names, leaves, strict=True)), **options, "points": question.points}
-        words = f"{_described(question.function)} With noise and rounded, at {len(question.points)} positions."
+        words = (
+            f"{_described(question.function)} With noise and rounded, at {counted(len(question.points), 'position')}."
+        )
         self.sent, self.sums, wide = 0, 0, coder
         while True:
             whole = wide.beside(first) if needs_origin else wide
@@ -360,6 +370,8 @@ class CoarseStudyTotals(CoarseTotals):
             self.sums += 1
             if total[-1] == 0:
                 break
+            if total[-1] > self.noise.num_agents:
+                raise RuntimeError("the masks did not cancel: sites have different keys, or numbers of another step")
             wide = wide.wider()
         size = wide.width.size
         of_origin = float(first.decoded(total[size : size + 1])[0]) if needs_origin else 0.0

@@ -119,10 +119,11 @@ class Plan:
             if written["what"] != self.what or written["parts"].keys() != self.parts.keys():
                 raise ValueError(f"it evaluates {written['what']}, and this site {self.what}")
             parts = {name: _adopted(name, part, revived(written["parts"][name])) for name, part in self.parts.items()}
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise ForgedError(f"the plan has another format: {error!r}") from error
         except ValueError as error:
-            raise ForgedError(f"the plan differs from the plan of this site: {error}") from error
+            digests = f"{digest_of(written)[:16]} and {digest_of(self.written())[:16]}"
+            raise ForgedError(f"the written plan is not the plan of this site ({digests}): {error}") from error
         return Plan(self.what, parts)
 
 

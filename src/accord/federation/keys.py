@@ -18,7 +18,13 @@ from typing import Any
 import numpy as np
 
 from ..base.atomic import write_private
+from ..base.errors import DataError
 from ..posterior.masks import Words, integers_under_masks, new_private_key, pair_keys, under_masks
+
+_LOST = (
+    "the keys of this site's masks are lost: its file masks.json is missing, damaged or of an earlier start. Restore it, "
+    "or begin a study with another seed"
+)
 
 
 def new_identity(path: Path) -> str:
@@ -106,6 +112,8 @@ class SiteMasks:
             return
         if len(set(publics)) != len(publics):
             raise ValueError("the public keys of the sites are not all different")
+        if "private" not in state or publics[agent] != bytes_of(state["public"]):
+            raise DataError(_LOST)
         private = X25519PrivateKey.from_private_bytes(bytes_of(state["private"]))
         keys = pair_keys(private, agent, publics, study.encode())
         keys_written = {other: text_of(key) for other, key in keys.items()}
@@ -141,6 +149,8 @@ class SiteMasks:
             found: dict[str, Any] = json.loads((self.folder / "masks.json").read_text())
         except FileNotFoundError:
             return {}
+        except ValueError:
+            raise DataError(_LOST) from None
         return found
 
     def _write(self, state: dict[str, Any]) -> None:

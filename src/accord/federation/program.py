@@ -180,12 +180,15 @@ class Site:
         policy = self.policy
 
         def made(entry: Entry, text: bytes) -> None:
+            # entries of step 0 have keys only
+            if entry.step >= 1 and not (folder / "data.txt").is_file():
+                write_private(folder / "data.txt", digest(policy.data.read_bytes()).encode())
             # the audit comes first: an extra line is harmless, a missing one is not
             noted = {"step": entry.step, "what": entry.what, "bytes": len(text), "hash": digest(text)}
             if entry.step == 1:
                 noted |= self._absent(study)
             # numbers of sums stay in the entry, which the site's folder has
-            if not (isinstance(entry.content, dict) and entry.content.keys() & {"masked", "own"}):
+            if not (isinstance(entry.content, dict) and entry.content.keys() & {"masked", "own", "coarse"}):
                 noted["sent"] = entry.content
             audit.note(policy.folder, study=study.hash, **noted)
 
@@ -236,13 +239,11 @@ class Site:
         return {"absent": absent} if absent else {}
 
     def _require_same_data(self, folder: Path) -> None:
-        """Raise `DataError` if the site's file has changed since the study began."""
+        """Raise `DataError` if the site's file has changed since an entry was made from it."""
         if not self.policy.data.is_file():
             raise DataError(f"{self.policy.site}: its policy's `data` names no file ({self.policy.data.name})")
-        path, now = folder / "data.txt", digest(self.policy.data.read_bytes())
-        if not path.is_file():
-            write_private(path, now.encode())
-        elif path.read_text() != now:
+        path = folder / "data.txt"
+        if path.is_file() and path.read_text() != digest(self.policy.data.read_bytes()):
             raise DataError(f"{self.policy.site}: its data has changed since this study began")
 
     def _count_points(self, folder: Path, points: int) -> None:

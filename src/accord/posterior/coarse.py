@@ -190,8 +190,8 @@ class Coder(NamedTuple):
 
 # Fields of a coder with one value for each number.
 _OF_NUMBERS = ("noise", "grid", "width", "added", "value", "near")
-# The coder of a flag, for up to 255 agents.
-FLAG = Coder(1, 1, np.zeros(1), np.ones(1), np.ones(1, np.int64), np.zeros(1), np.zeros(1, bool), np.zeros(1, bool))
+# The coder of a flag. It is wide, as sums of masks that do not cancel must not look like a number of agents.
+FLAG = Coder(1, 1, np.zeros(1), np.ones(1), np.full(1, _WIDEST), np.zeros(1), np.zeros(1, bool), np.zeros(1, bool))
 
 
 class Noise:

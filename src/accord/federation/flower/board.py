@@ -53,6 +53,8 @@ def answered(policy: SitePolicy, request: bytes, log: Callable[[str], None] = la
         # check the hash before parsing the document
         policy.require_hash(hash_of(text))
         study = StudyDocument(text)
+        if not study.masks:
+            raise RefusedError(f"{policy.site}: refused, a study without masks travels by files only")
     except (ValueError, RecursionError) as error:
         return _refused(policy, error, log, study=hash_of(text))
     known = {place: entry for place, entry in entries.items() if place[1] in study.sites}
@@ -103,7 +105,7 @@ def lead(study: StudyDocument, channel: Channel, folder: Path, log: Callable[[st
 
 
 def collect(study: StudyDocument, channel: Channel, folder: EntryFolder, log: Callable[[str], None]) -> None:
-    """Carry entries between the sites of a study until all have finished. The server cannot read or change them.
+    """Carry entries between the sites of a study until all have finished. The server cannot change them unnoticed.
 
     Parameters
     ----------

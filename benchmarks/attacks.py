@@ -1,0 +1,198 @@
+"""A passive attacker computes the rows of one site from the answers of that site in an honest run.
+
+The attacker knows more than a study reveals: the answers of the site without masks, all responses, and the sds of the
+noise. He fits the cells by least squares, from the truth and from random starts. Errors are in sds of a column, for the
+best assignment of rows with equal responses.
+
+    python benchmarks/attacks.py [repetitions]
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy
+
+import accord
+from accord.posterior.coarse import CoarseTotals
+
+# Variance of the prior of the coefficients.
+PRIOR = 4.0
+SITES = 3
+# Random starts of the attacker.
+STARTS = 2
+
+
+class Answer(NamedTuple):
+    """The numbers of one sum that the attacked site sent, and where.
+
+    Parameters
+    ----------
+    kind
+        Name of the function.
+    origin, factor
+        Coordinates, (dim,) and (dim, dim).
+    points
+        In these coordinates, (point, dim).
+    numbers, sd
+        Numbers of each point and sds of their noise, (point, number).
+    """
+
+    kind: str
+    origin: np.ndarray
+    factor: np.ndarray
+    points: np.ndarray
+    numbers: np.ndarray
+    sd: np.ndarray
+
+
+def run_of(rows: int, dim: int, seed: int, exact: bool) -> tuple[np.ndarray, np.ndarray, list[Answer]]:
+    """Rows and responses of the attacked site, and its answers in a run of all sites."""
+    numbers = np.random.default_rng(seed)
+    beta = numbers.normal(0.0, 1.0, dim)
+
+    def shard(count: int) -> tuple[np.ndarray, np.ndarray]:
+        X = numbers.standard_normal((count, dim))
+        return X, (numbers.random(count) < 1.0 / (1.0 + np.exp(-X @ beta))).astype(float)
+
+    shards = [shard(rows), *(shard(20 * dim) for _ in range(SITES - 1))]
+    answers: list[Answer] = []
+    usual = CoarseTotals._summed
+
+    def recorded(self: Any, coder: Any, question: Any, needs_origin: bool) -> Any:
+        parts, _ = question.answered(self.here)
+        found, _ = coder.rounded(coder.noisy(parts[0], numbers))
+        half = np.left_shift(1, 8 * coder.width - 1)
+        sent = np.where(found >= half, found - 2 * half, found) * coder.grid - coder.added
+        sd = np.sqrt(coder.noise**2 + coder.grid**2 / 12.0)
+        clipped = np.abs(sent / coder.grid) >= coder.most - 1
+        if exact:
+            sent, sd = parts[0], 1e-14 * (1.0 + np.abs(parts[0]))
+        place = question.options["coordinates"]
+        shape = (-1, coder.per_point)
+        answers.append(
+            Answer(
+                question.function.__name__,
+                place.origin,
+                place.factor if place.factor.ndim == 2 else np.diag(place.factor),
+                np.asarray(question.points),
+                sent.reshape(shape),
+                np.where(clipped, 1e9, sd).reshape(shape),
+            )
+        )
+        return usual(self, coder, question, needs_origin)
+
+    CoarseTotals._summed = recorded
+    try:
+        post = accord.models.logistic_regression(shards, prior_variance=PRIOR)
+        accord.sample(
+            post,
+            accord.Network.star(SITES),
+            accord.samplers.Importance(),
+            seed=seed,
+            engine=accord.engines.Local(coarse=True),
+            progress=False,
+        )
+    finally:
+        CoarseTotals._summed = usual
+    return *shards[0], answers
+
+
+def predicted(X: jax.Array, y: np.ndarray, answers: list[Answer]) -> jax.Array:
+    """All numbers that the site sends, given its rows, divided by the sds of their noise."""
+    upper = np.triu_indices(X.shape[1])
+    found = []
+
+    def potential(theta: jax.Array) -> jax.Array:
+        logit = X @ theta
+        return jnp.sum(jax.nn.softplus(logit) - y * logit) + theta @ theta / (2.0 * PRIOR * SITES)
+
+    for one in answers:
+
+        def at(z: jax.Array, one: Answer = one) -> jax.Array:
+            return potential(one.origin + one.factor @ z)
+
+        values = jax.vmap(at)(one.points)[:, None]
+        if "expansion" not in one.kind:
+            values = values - at(jnp.zeros(X.shape[1]))
+        parts = [values]
+        if one.numbers.shape[1] > 1:
+            parts.append(jax.vmap(jax.grad(at))(one.points))
+        if "expansion" in one.kind:
+            parts.append(jax.vmap(jax.hessian(at))(one.points)[:, upper[0], upper[1]])
+        found.append((jnp.concatenate(parts, axis=1) / one.sd).ravel())
+    return jnp.concatenate(found)
+
+
+def errors(found: np.ndarray, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Absolute errors of the cells, for the best assignment of rows with equal responses."""
+    cost = np.abs(found[:, None] - X[None]).sum(axis=2) + 1e6 * (y[:, None] != y[None])
+    rows, columns = scipy.optimize.linear_sum_assignment(cost)
+    return np.abs(found[rows] - X[columns])
+
+
+def attack(X: np.ndarray, y: np.ndarray, answers: list[Answer], seed: int, fits: bool) -> dict[str, float]:
+    """Median and least errors of the attacker, and of the bounds. Without `fits`, of the bounds only."""
+    observed = np.concatenate([(one.numbers / one.sd).ravel() for one in answers])
+    model = jax.jit(lambda x: predicted(x.reshape(X.shape), y, answers))
+    slope = jax.jit(jax.jacfwd(model))
+    jacobian = np.asarray(slope(X.ravel()))
+    information = jacobian.T @ jacobian
+    dim = X.shape[1]
+
+    def sds(matrix: np.ndarray) -> np.ndarray:
+        return np.sqrt(np.diagonal(np.linalg.pinv(matrix, rcond=1e-15)))
+
+    alone = [information[k : k + dim, k : k + dim] for k in range(0, X.size, dim)]
+    bounds = {
+        "bound": sds(information),
+        "with columns known": sds(information + np.eye(X.size)),
+        "other rows known": np.concatenate([sds(one) for one in alone]),
+    }
+    numbers = np.random.default_rng(seed)
+    starts = [X + 0.1 * numbers.standard_normal(X.shape)]
+    starts += [numbers.standard_normal(X.shape) for _ in range(STARTS)]
+    found: dict[str, np.ndarray] = {}
+    for name, own in (("near start", starts[:1]), ("random starts", starts[1:])) if fits else ():
+        # the attacker knows that columns have mean 0 and sd 1
+        tried = [
+            scipy.optimize.least_squares(
+                lambda x: np.concatenate([np.asarray(model(x)) - observed, x]),
+                start.ravel(),
+                jac=lambda x: np.concatenate([np.asarray(slope(x)), np.eye(X.size)]),
+                max_nfev=30,
+            )
+            for start in own
+        ]
+        best = min(tried, key=lambda fit: fit.cost)
+        found[name] = errors(best.x.reshape(X.shape), X, y)
+    return {
+        f"{name} {what}": float(f(value))
+        for name, value in {**bounds, **found}.items()
+        for what, f in (("median", np.median), ("least", np.min))
+    }
+
+
+def main() -> None:
+    repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    jax.config.update("jax_enable_x64", True)
+    print("sds of a column; median cell / most exposed cell, median over runs")
+    for exact in (True, False):
+        for dim in (3, 6):
+            for rows in (8, 20, 50):
+                all_found = []
+                for seed in range(repetitions):
+                    X, y, answers = run_of(rows, dim, seed, exact)
+                    all_found.append(attack(X, y, answers, seed, not exact))
+                shown = {key: np.median([one[key] for one in all_found]) for key in all_found[0]}
+                names = dict.fromkeys(key.rsplit(" ", 1)[0] for key in shown)
+                cells = [f"{name} {shown[f'{name} median']:.2g} / {shown[f'{name} least']:.2g}" for name in names]
+                print(f"{'exact' if exact else 'coarse'} d {dim} n {rows}: " + "; ".join(cells), flush=True)
+
+
+if __name__ == "__main__":
+    main()
