@@ -76,7 +76,8 @@ class SumExchange:
         if set(versions.values()) != {__version__}:
             others = ", ".join(f"{version} at {site}" for site, version in versions.items() if version != __version__)
             raise DataError(
-                f"all sites need one version of accord: the study began with {others}, and this process has {__version__}"
+                f"all sites need one version of accord: the study began with {others}, and this process has "
+                f"{__version__}"
             )
         if masks is not None:
             masks.agree(exchange.here[0], [bytes_of(one["masks"]) for one in found], exchange.study)

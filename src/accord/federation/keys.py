@@ -22,8 +22,8 @@ from ..base.errors import DataError
 from ..posterior.masks import Words, integers_under_masks, new_private_key, pair_keys, under_masks
 
 _LOST = (
-    "the keys of this site's masks are lost: its file masks.json is missing, damaged or of an earlier start. Restore it, "
-    "or begin a study with another seed"
+    "the keys of this site's masks are lost: its file masks.json is missing, damaged or of an earlier start. Restore "
+    "it, or begin a study with another seed"
 )
 
 
