@@ -142,6 +142,24 @@ class Masks:
         RuntimeError
             No keys have been agreed on, or this process is a fork.
         """
+        self._use(count)
+        return under_masks(words, self.agent, self._keys, count)
+
+    def masked_integers(self, count: int, integers: np.ndarray, largest: np.ndarray) -> np.ndarray:
+        """The agent's integers plus its masks, mod `largest` + 1, shape (number,).
+
+        `count` and errors are as in `masked`, with which no count may be shared. Moduli are powers of 2, at most 2^32.
+        """
+        self._use(count)
+        found = integers.astype(np.int64)
+        for other, key in self._keys.items():
+            stream = _keystream(key, count, -(-integers.size // 4)).ravel().view(np.uint32)[: integers.size]
+            own = stream.astype(np.int64) & largest
+            found = (found + own if self.agent < other else found - own) & largest
+        return found
+
+    def _use(self, count: int) -> None:
+        """Mark the masks of a sum as used."""
         if not self._keys:
             raise RuntimeError(f"agent {self.agent} has not agreed on keys")
         if os.getpid() != self._process:
@@ -153,7 +171,6 @@ class Masks:
                     "two messages under one mask would reveal their difference"
                 )
             self._last = count
-        return under_masks(words, self.agent, self._keys, count)
 
 
 def new_private_key() -> tuple[Any, bytes]:

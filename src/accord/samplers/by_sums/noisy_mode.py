@@ -97,4 +97,3 @@ def noisy_mode(session: Session, supported: np.ndarray | None = None) -> Coordin
 def _expanded(session: Session, place: Coordinates) -> Expansions:
     """The expansion of F at the origin of coordinates; one sum."""
     return expansions(session, place, np.zeros((1, place.origin.size)))
-
