@@ -144,7 +144,8 @@ def row(name: str, post: accord.Posterior, repetitions: int) -> str:
 
     return (
         f"| {name} | {holds.sum()} of {repetitions} | {bias(means)} | {bias(sds)} | {bias(above)} "
-        f"| {errors[kept].std():.2f} | {usual.points.effective / usual.points.weight.size:.2f}, {efficiency.mean():.2f} "
+        f"| {errors[kept].std():.2f} "
+        f"| {usual.points.effective / usual.points.weight.size:.2f}, {efficiency.mean():.2f} "
         f"| {usual.traffic.sums}, {np.median(sums):.0f} | {usual.traffic.bytes_sent.min() / 1e3:.0f}, "
         f"{np.median(sent) / 1e3:.0f} | {refused or ''} {time.perf_counter() - began:.0f} s |"
     )

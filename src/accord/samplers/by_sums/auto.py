@@ -14,7 +14,6 @@ from .integration import INTEGRATION
 from .method import BySums, Result, SumsForecast
 from .start import Start
 
-
 # The reason why a run with coarse answers has one method.
 _NO_FALLBACK = "ChEES is off with coarse answers"
 

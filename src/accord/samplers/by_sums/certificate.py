@@ -198,8 +198,8 @@ def _hidden(noise: Noise, place: Coordinates, found: Weighing) -> Check:
         raw = np.exp(np.clip(found.log_weight + noisy / 2.0 - found.log_weight.max(), -700.0, 700.0))
         share = float(raw[far].sum() / (raw[far].sum() + raw[~far].sum()))
     holds = share <= _MOST_HIDDEN
-    text = f"points whose values have noise above {_HIDING**0.5:.1g} have {share:.2g} of the weight (at most {_MOST_HIDDEN})"
-    remedy = "" if holds else ": the posterior has tails or modes that coarse answers hide, sample without coarse=True"
+    text = f"points with noise above {_HIDING**0.5:.1g} in F have {share:.2g} of the weight (at most {_MOST_HIDDEN})"
+    remedy = "" if holds else ": noise hides tails or modes of the posterior, sample without coarse=True"
     return Check("noise", share, _MOST_HIDDEN, holds, text + remedy)
 
 

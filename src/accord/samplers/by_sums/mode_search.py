@@ -130,7 +130,7 @@ class Lines:
 
     @property
     def most_rise(self) -> np.ndarray:
-        """The rise of F on the half-lines, or its upper confidence limit with coarse answers, shape (line, distance)."""
+        """The rise of F on the half-lines, or its upper limit with coarse answers, shape (line, distance)."""
         if self.noise is None:
             return self.rise
         return self.rise + _SURE_SLOW * self.noise[0][: self.rise.size].reshape(self.rise.shape)
