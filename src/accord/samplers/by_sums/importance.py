@@ -18,7 +18,7 @@ from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
 from ..session import Session
 from .adaptation import Main, Proposals, adapted, around_heaviest, fitted_to_draws
-from .certificate import ENOUGH, MISSED, MOVED, MOVES, certify, followed, tails
+from .certificate import ENOUGH, MISSED, MOST_HIDDEN, MOVED, MOVES, certify, followed, hidden_share, tails
 from .evaluations import slopes, values
 from .laplace import laplace
 from .lockstep import begin, transition
@@ -399,7 +399,13 @@ class Batches:
     def _drop(self) -> None:
         """Stop counting the points so far, as the next proposal depends on their noise."""
         assert self.found is not None
-        self.fitted, self.found = [*self.fitted, *self.found.batches], None
+        for batch in self.found.batches:
+            log_weight = -batch.rise - batch.proposal.log_density(batch.points)
+            # moments of a batch with hidden points are not comparable
+            noise = self.session.noise
+            hidden = noise is not None and hidden_share(noise, self.place, batch.points, log_weight) > MOST_HIDDEN
+            self.fitted.append(batch._replace(local=batch.local or hidden))
+        self.found = None
 
     def _redraw_around(self, points: np.ndarray, log_weight: np.ndarray) -> None:
         """Add components around the heaviest of these points to the proposal, and draw all points again."""
