@@ -54,8 +54,8 @@ class Local(ArrayBuilder):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_bool("coarse", self.coarse)
-        if self.coarse and (self.masks or self.consensus is not None):
-            raise ValueError("coarse=True does not go with masks or consensus yet")
+        if self.coarse and self.consensus is not None:
+            raise ValueError("coarse=True needs sums over a tree: omit consensus")
 
     def check(self, post: Posterior, sampler: Sampler) -> None:
         """Raise `ValueError` if the engine has options for sums, as this method is not by sums."""

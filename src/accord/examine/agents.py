@@ -16,13 +16,18 @@ from ..posterior import Posterior
 from ..posterior.totals import Totals
 from ..results.run import Run
 from ..samplers.by_sums.evaluations import value_of
-from ..samplers.engine import Builder
+from ..samplers.engine import Builder, is_coarse
 from ..sampling.sample import engine_of
 
 # Error for queries of single agents after a run with masked sums.
 MASKED = (
     "No numbers of single sites: the sums of this run are masked, and the log likelihood of a single site would reveal "
     "its rows. Sample without masks if all sites agree"
+)
+# Error for queries after a run with coarse answers.
+COARSE = (
+    "No numbers of the sites: this run has coarse answers, and exact sums at its points would reveal what their noise "
+    "hides. Sample without coarse=True if all sites agree"
 )
 # Largest relative difference between a stored log density and the agents' sum.
 _APART = 1e-6
@@ -81,11 +86,13 @@ def agents_of(
     TypeError
         An argument has another type.
     ValueError
-        The run is of another posterior or of other agents, its sums are masked and `single` is set, or the posterior
-        has changed.
+        The run has coarse answers, is of another posterior or of other agents, its sums are masked and `single` is set,
+        or the posterior has changed.
     """
     require_types(run, post, network)
     builder = engine_of(engine)
+    if run.settings.get("coarse") or is_coarse(builder):
+        raise ValueError(COARSE)
     masks = bool(run.settings.get("masks")) or builder.masks
     if single and masks:
         raise ValueError(MASKED)

@@ -367,7 +367,7 @@ class CoarseStudyTotals(CoarseTotals):
             # a wider message has the same positions
             looked = len(question.points) if self.sums == 0 else 0
             total = sums.integers(plan, whole, looked, own, words)
-            self.sent += whole.bytes
+            self.sent += int(whole.width.sum())
             self.sums += 1
             if total[-1] == 0:
                 break

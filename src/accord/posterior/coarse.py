@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from .coordinates import Coordinates
+from .masks import Masks
 
 # Largest sd of the noise in a sum of potentials near the mode: 10% of the effective draws.
 _TOTAL = 0.325
@@ -41,6 +42,8 @@ _HESSIAN, _HESSIAN_MOST = 0.15, 0.05
 _QUADRATURE = 1e-3
 # Range of a width relative to the rise of a Gaussian and of an agent whose rows differ from the others.
 _ROOM = 8.0
+# Least range of values.
+_RISE = 200.0
 # Least range in steps of the grid.
 _LEVELS = 500
 # Largest width of a number in bytes.
@@ -101,11 +104,6 @@ class Coder(NamedTuple):
     added: np.ndarray
     value: np.ndarray
     near: np.ndarray
-
-    @property
-    def bytes(self) -> int:
-        """Size of a message."""
-        return int(self.width.sum())
 
     @property
     def most(self) -> np.ndarray:
@@ -283,7 +281,7 @@ class Noise:
         # of a Gaussian, and of an agent whose rows are unlike the others: sqrt(rows) / num_agents sds per row
         slope = self.rows**0.5 / self.num_agents + radius
         need = np.empty_like(noise)
-        need[:, 0] = _ROOM * slope * np.maximum(radius, 1.0)
+        need[:, 0] = np.maximum(_ROOM * slope * np.maximum(radius, 1.0), _RISE if kind != "error" else 1.0)
         need[:, 1:] = _ROOM * slope[:, None]
         bits = np.log2(2.0 * self.num_agents * np.maximum(need / grid, _LEVELS).max(axis=0))
         width = np.clip(np.ceil((bits + 0.1) / 8.0), 1, _WIDEST).astype(np.int64)
@@ -341,6 +339,8 @@ class CoarseTotals:
         The noise of the run.
     generators
         One for each agent. None: seeded by the operating system. Pass them in tests only.
+    masks
+        The masks of the agents after key agreement. Empty: messages are not masked.
 
     Attributes
     ----------
@@ -355,10 +355,16 @@ class CoarseTotals:
         When called: the numbers of an agent do not fit into the widest integers, or the function has no coarse answers.
     """
 
-    def __init__(self, here: Each, noise: Noise, generators: Sequence[np.random.Generator] | None = None) -> None:
+    def __init__(
+        self,
+        here: Each,
+        noise: Noise,
+        generators: Sequence[np.random.Generator] | None = None,
+        masks: Sequence[Masks] = (),
+    ) -> None:
         self.here, self.noise, self.sent, self.sums = here, noise, 0, 1
         made = [secret_generator() for _ in range(noise.num_agents)] if generators is None else list(generators)
-        self._generators = made
+        self._generators, self._masks, self._count = made, masks, 0
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> np.ndarray:
         """The sum over all agents."""
@@ -390,17 +396,31 @@ class CoarseTotals:
             bases = [first.noisy(one[None], own) for one, own in zip(base, self._generators, strict=True)]
         self.sent, self.sums = 0, 0
         while True:
-            rounded = [coder.rounded(one) for one in noisy] + [first.rounded(one) for one in bases]
-            # a flag for each message
-            self.sent += coder.bytes + first.bytes * needs_origin + 1
+            messages, count = list[np.ndarray](), coder.noise.size
+            for agent, one in enumerate(noisy):
+                own, clipped = coder.rounded(one)
+                if bases:
+                    origin, too_large = first.rounded(bases[agent])
+                    own, clipped = np.concatenate([own, origin]), clipped or too_large
+                messages.append(np.append(own, int(clipped)))
+            # the last number counts the agents with clipped numbers
+            whole = (coder.beside(first) if bases else coder).beside(FLAG)
+            summed = self._added(messages, whole)
+            self.sent += int(whole.width.sum())
             self.sums += 1
-            if not any(clipped for _, clipped in rounded):
+            if summed[-1] == 0:
                 break
             coder = coder.wider()
-        total = coder.decoded(coder.added_up([one for one, _ in rounded[: len(noisy)]]))
-        if not needs_origin:
-            return total, 0.0
-        return total, float(first.decoded(first.added_up([one for one, _ in rounded[len(noisy) :]]))[0])
+        total = coder.decoded(summed[:count])
+        return total, float(first.decoded(summed[count:-1])[0]) if bases else 0.0
+
+    def _added(self, messages: Sequence[np.ndarray], coder: Coder) -> np.ndarray:
+        """The sum of messages of a coder's numbers, masked if there are masks."""
+        self._count += 1
+        if self._masks:
+            pairs = zip(self._masks, messages, strict=True)
+            messages = [own.masked_integers(self._count, message, coder.mask) for own, message in pairs]
+        return coder.added_up(messages)
 
 
 class Question(NamedTuple):

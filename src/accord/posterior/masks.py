@@ -142,6 +142,19 @@ class Masks:
         RuntimeError
             No keys have been agreed on, or this process is a fork.
         """
+        self._use(count)
+        return under_masks(words, self.agent, self._keys, count)
+
+    def masked_integers(self, count: int, integers: np.ndarray, largest: np.ndarray) -> np.ndarray:
+        """The agent's integers plus its masks, mod `largest` + 1, shape (number,).
+
+        `count` and errors are as in `masked`, with which no count may be shared. Moduli are powers of 2, at most 2^32.
+        """
+        self._use(count)
+        return integers_under_masks(integers, largest, self.agent, self._keys, count)
+
+    def _use(self, count: int) -> None:
+        """Mark the masks of a sum as used."""
         if not self._keys:
             raise RuntimeError(f"agent {self.agent} has not agreed on keys")
         if os.getpid() != self._process:
@@ -153,7 +166,6 @@ class Masks:
                     "two messages under one mask would reveal their difference"
                 )
             self._last = count
-        return under_masks(words, self.agent, self._keys, count)
 
 
 def new_private_key() -> tuple[Any, bytes]:
@@ -202,13 +214,14 @@ def fingerprint(publics: Sequence[bytes]) -> str:
 
 
 def integers_under_masks(
-    numbers: np.ndarray, most: np.ndarray, agent: int, keys: Mapping[int, bytes], count: int
+    integers: np.ndarray, largest: np.ndarray, agent: int, keys: Mapping[int, bytes], count: int
 ) -> np.ndarray:
-    """An agent's integers plus masks, modulo `most` + 1, a power of two up to 2^32. As `under_masks` otherwise."""
-    found = numbers.copy()
+    """An agent's integers plus masks, mod `largest` + 1, a power of 2 up to 2^32. As `under_masks` otherwise."""
+    found = integers.astype(np.int64)
     for other, key in keys.items():
-        stream = _keystream(key, count, numbers.size)[0].astype(np.int64)
-        found = (found + np.where(agent < other, stream, -stream)) & most
+        stream = _keystream(key, count, -(-integers.size // 4)).ravel().view(np.uint32)[: integers.size]
+        own = stream.astype(np.int64) & largest
+        found = (found + own if agent < other else found - own) & largest
     return found
 
 

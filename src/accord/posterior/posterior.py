@@ -52,7 +52,7 @@ from .shards import (
     row_counts,
 )
 from .streamed import TotalsInChunks, is_large, require_memory_for
-from .totals import ConsensusTotals, Totals, TotalsHere, masked_here, parts_of, sums_rows
+from .totals import ConsensusTotals, Totals, TotalsHere, agreed_masks, masked_here, parts_of, sums_rows
 from .validation import check_prior, check_rows_alone, is_rowwise
 
 # Batch size over agents in `each`, for up to NEWTON_DIM parameters.
@@ -669,11 +669,12 @@ class Posterior:
             self._require_gossip(masks)
         if self.owners is not None:
             return self.owners.totals(network, masks=masks)
-        if coarse and (masks or consensus is not None or self.held != tuple(range(self.num_agents))):
-            raise ValueError("coarse answers need all agents in this process, without masks and consensus")
+        if coarse and (consensus is not None or self.held != tuple(range(self.num_agents))):
+            raise ValueError("coarse answers need all agents in this process, without consensus")
         here = self.totals_here()
         if coarse:
-            return CoarseTotals(here, Noise(self.num_agents, self.dim, int(np.sum(self.sizes))))
+            noise = Noise(self.num_agents, self.dim, int(np.sum(self.sizes)))
+            return CoarseTotals(here, noise, masks=agreed_masks(self.num_agents) if masks else ())
         if consensus is not None:
             return ConsensusTotals(here, Averaging(network, consensus))
         if not masks:

@@ -283,11 +283,16 @@ class MaskedTotals:
 
 def masked_here(here: TotalsHere, num_agents: int) -> MaskedTotals:
     """Masked totals over agents whose data lies in this process. Each agent has its own keys."""
+    return MaskedTotals(here, agreed_masks(num_agents))
+
+
+def agreed_masks(num_agents: int) -> list[Masks]:
+    """The masks of agents in this process, after key agreement."""
     masks = [Masks(agent, num_agents) for agent in range(num_agents)]
     publics = [one.public for one in masks]
     for one in masks:
         one.agree(publics)
-    return MaskedTotals(here, masks)
+    return masks
 
 
 _program = partial(Program, static=("function", "together", "parts"))

@@ -40,7 +40,7 @@ _REFERENCES = ("DIMENSION_LIST", "REFERENCE_LIST")
 # Types of the settings that summaries, reports and queries of agents read.
 _SETTINGS: dict[str, type] = {
     "sites": list, "sds": dict, "method": str, "network": str, "chosen": str, "local": str,
-    "masks": bool, "nodes": int, "seed": int,
+    "masks": bool, "coarse": bool, "nodes": int, "seed": int,
 }  # fmt: skip
 
 
@@ -87,7 +87,9 @@ def flatten(dataset: xr.Dataset, lead: int) -> np.ndarray:
 def points_of(dataset: xr.Dataset) -> Points:
     """The weighted points in a group of a file."""
     positions, log_density, log_proposal = (dataset[k].values for k in ("positions", "log_density", "log_proposal"))
-    return Points(positions, log_density, log_proposal, dataset["values"].values if "values" in dataset else positions)
+    values = dataset["values"].values if "values" in dataset else positions
+    shared = float(dataset["shared_error"].values) if "shared_error" in dataset else 0.0
+    return Points(positions, log_density, log_proposal, values, shared)
 
 
 def unconstrained_of(dataset: xr.Dataset, agents: int) -> Unconstrained:

@@ -216,6 +216,8 @@ class Run:
             if self.unconstrained is not None:
                 arrays["values"] = (("point", "number"), self.points.values)
             arrays |= {name: (("point",), getattr(self.points, name)) for name in ("log_density", "log_proposal")}
+            if self.points.shared_error:
+                arrays["shared_error"] = ((), self.points.shared_error)
             groups["points"] = xr.Dataset(arrays, coords={"parameter": list(self.moved.names)})
         if self.unconstrained is not None:
             free: dict[str, Any] = {"average": (("chain", "draw", "parameter"), self.unconstrained.average)}

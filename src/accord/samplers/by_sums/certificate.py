@@ -53,7 +53,7 @@ _MISSED_RATIO = 10.0
 # Variance of the noise in F above which a point counts as hidden, with coarse answers.
 _HIDING = 0.5
 # Largest weight of hidden points.
-_MOST_HIDDEN = 0.01
+MOST_HIDDEN = 0.01
 # Name of the check with this limit.
 MISSED = "missed regions"
 
@@ -186,21 +186,26 @@ def _batches(found: Weighing, place: Coordinates, names: Sequence[str], fitted: 
 
 
 def _hidden(noise: Noise, place: Coordinates, found: Weighing) -> Check:
-    """Whether points whose values have much noise may have weight.
+    """Whether points whose values have much noise may have weight."""
+    share = hidden_share(noise, place, found.points, found.log_weight)
+    holds = share <= MOST_HIDDEN
+    text = f"points with noise above {_HIDING**0.5:.1g} in F have {share:.2g} of the weight (at most {MOST_HIDDEN})"
+    remedy = "" if holds else ": noise hides tails or modes of the posterior, sample without coarse=True"
+    return Check("noise", share, MOST_HIDDEN, holds, text + remedy)
+
+
+def hidden_share(noise: Noise, place: Coordinates, points: np.ndarray, log_weight: np.ndarray) -> float:
+    """The share of points whose values have much noise in all weights, without the correction of these weights.
 
     The noise of a far point is so large that its weight is nearly always far below its mean. Without the correction a
     weight has the right median, so that a region hidden by noise is visible in these weights.
     """
-    noisy = np.square(noise.value(noise.radius(place, found.points)))
+    noisy = np.square(noise.value(noise.radius(place, points)))
     far = noisy > _HIDING
-    share = 0.0
-    if far.any():
-        raw = np.exp(np.clip(found.log_weight + noisy / 2.0 - found.log_weight.max(), -700.0, 700.0))
-        share = float(raw[far].sum() / (raw[far].sum() + raw[~far].sum()))
-    holds = share <= _MOST_HIDDEN
-    text = f"points whose values have noise above {_HIDING**0.5:.1g} have {share:.2g} of the weight (at most {_MOST_HIDDEN})"
-    remedy = "" if holds else ": the posterior has tails or modes that coarse answers hide, sample without coarse=True"
-    return Check("noise", share, _MOST_HIDDEN, holds, text + remedy)
+    if not far.any():
+        return 0.0
+    raw = np.exp(np.clip(log_weight + noisy / 2.0 - log_weight.max(), -700.0, 700.0))
+    return float(raw[far].sum() / raw.sum())
 
 
 def followed(skeleton: Skeleton) -> Check:

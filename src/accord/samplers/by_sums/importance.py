@@ -18,7 +18,7 @@ from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
 from ..session import Session
 from .adaptation import Main, Proposals, adapted, around_heaviest, fitted_to_draws
-from .certificate import ENOUGH, MISSED, MOVED, MOVES, certify, followed, tails
+from .certificate import ENOUGH, MISSED, MOST_HIDDEN, MOVED, MOVES, certify, followed, hidden_share, tails
 from .evaluations import slopes, values
 from .laplace import laplace
 from .lockstep import begin, transition
@@ -32,6 +32,8 @@ from .weighing import Batch, Weighing
 _LEAST_FREEDOM = 5
 # Points of a fitting batch per dimension, and the fewest.
 _PILOT, _FEWEST = 16, 256
+# Points of a fitting batch per dimension with coarse answers, whose gradients take most of the bytes.
+_PILOT_COARSELY = 8
 # Efficiency at which fitting ends.
 _FITTED = 0.6
 # Least growth of the efficiency for which another fitting batch is drawn.
@@ -52,6 +54,8 @@ _LOST_BELOW = 2.0
 _POOR = 0.15
 # Chains and transitions of a pilot run. The proposal is fitted to the last half of the transitions.
 _CHAINS, _TRANSITIONS = 128, 8
+# Chains of a pilot run with coarse answers.
+_CHAINS_COARSELY = 64
 # Degrees of freedom of the main component after a pilot run.
 _PILOT_FREEDOM = 20.0
 # Effective draws from which on chains of the fallback start at the points.
@@ -226,7 +230,7 @@ class Batches:
         self.lines, self.search, self.skeleton = search.around[0], search, skeleton
         dim, proposals = place.origin.size, Proposals(search.modes, skeleton.mixture)
         self.dim, self.max_batches = dim, method.max_batches
-        self.size = method.batch or max(_FEWEST, _PILOT * dim)
+        self.size = method.batch or max(_FEWEST, (_PILOT if session.noise is None else _PILOT_COARSELY) * dim)
         self.main, self.proposals = Main(np.zeros(dim), np.eye(dim), float(max(_LEAST_FREEDOM, dim))), proposals
         self.found: Weighing | None = None
         self.efficiency = 0.0
@@ -288,7 +292,8 @@ class Batches:
 
     def _pilot(self) -> None:
         """Fit the main component to a few transitions of chains that start around the mode."""
-        start = generator(self.seed, "pilot").standard_normal((_CHAINS, self.dim))
+        chains = _CHAINS if self.session.noise is None else _CHAINS_COARSELY
+        start = generator(self.seed, "pilot").standard_normal((chains, self.dim))
 
         def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return slopes(self.session, self.place, z)
@@ -296,7 +301,7 @@ class Batches:
         states = [begin(evaluate, start, self.seed)]
         for _ in range(_TRANSITIONS):
             states.append(transition(evaluate, states[-1], seed=self.seed, warmup=_TRANSITIONS))
-            self.session.stage(f"pilot run of {_CHAINS} chains, {self.session.traffic.sums} sums")
+            self.session.stage(f"pilot run of {chains} chains, {self.session.traffic.sums} sums")
         last = states[1 + _TRANSITIONS // 2 :]
         positions, gradients = (np.concatenate([getattr(s, k) for s in last]) for k in ("positions", "gradients"))
         self.main = fitted_to_draws(positions, gradients, _PILOT_FREEDOM)
@@ -394,7 +399,13 @@ class Batches:
     def _drop(self) -> None:
         """Stop counting the points so far, as the next proposal depends on their noise."""
         assert self.found is not None
-        self.fitted, self.found = [*self.fitted, *self.found.batches], None
+        for batch in self.found.batches:
+            log_weight = -batch.rise - batch.proposal.log_density(batch.points)
+            # moments of a batch with hidden points are not comparable
+            noise = self.session.noise
+            hidden = noise is not None and hidden_share(noise, self.place, batch.points, log_weight) > MOST_HIDDEN
+            self.fitted.append(batch._replace(local=batch.local or hidden))
+        self.found = None
 
     def _redraw_around(self, points: np.ndarray, log_weight: np.ndarray) -> None:
         """Add components around the heaviest of these points to the proposal, and draw all points again."""

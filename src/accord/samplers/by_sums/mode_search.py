@@ -40,6 +40,8 @@ SCATTERED = 384
 _MORE = 2304
 # Number of landings. The certificate makes as many test moves, so that both share a compiled program.
 LANDINGS = 256
+# The same with coarse answers, whose gradients take most of the bytes.
+_LANDINGS_COARSELY = 128
 # Share of the rises by which a tangent must exceed F, above rounding errors.
 _BENT = 0.1
 # Sds of noise in a sum by which F must be below a tangent, and a slow half-line below a Gaussian, with coarse answers.
@@ -130,7 +132,7 @@ class Lines:
 
     @property
     def most_rise(self) -> np.ndarray:
-        """The rise of F on the half-lines, or its upper confidence limit with coarse answers, shape (line, distance)."""
+        """The rise of F on the half-lines, or its upper limit with coarse answers, shape (line, distance)."""
         if self.noise is None:
             return self.rise
         return self.rise + _SURE_SLOW * self.noise[0][: self.rise.size].reshape(self.rise.shape)
@@ -315,7 +317,8 @@ def probe(session: Session, place: Coordinates, scattered: int = SCATTERED) -> L
         value = np.concatenate([along, value])
         gradient = np.concatenate([np.full(on_lines.shape, np.nan), gradient])
     at_origin = float(value[len(on_lines)]) if noise is None else noise.at_origin(place)
-    landed = _landings(points, value - at_origin, gradient, _times(scattered) * LANDINGS)
+    landings = LANDINGS if noise is None else _LANDINGS_COARSELY
+    landed = _landings(points, value - at_origin, gradient, _times(scattered) * landings, landings)
     if len(landed):
         there, slope = _slopes(session, place, landed)
         points, gradient = np.concatenate([points, landed]), np.concatenate([gradient, slope])
@@ -346,13 +349,13 @@ def _landed(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray) -> np.n
         return np.asarray(points - (2.0 * risen / np.square(gradient).sum(axis=1))[:, None] * gradient)
 
 
-def _landings(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray, most: int) -> np.ndarray:
-    """Landings away from the origin, (landing, dim), repeated to a multiple of `LANDINGS`."""
+def _landings(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray, most: int, unit: int) -> np.ndarray:
+    """Landings away from the origin, (landing, dim), repeated to a multiple of `unit`."""
     landed = _landed(points, risen, gradient)
     distance = np.linalg.norm(landed, axis=1)
     usual = (risen < NOWHERE) & (distance > _KNOWN) & (distance < DISTANCES[-1])
     chosen = _apart(landed[usual], most)
-    return np.resize(chosen, (-(-len(chosen) // LANDINGS) * LANDINGS, points.shape[1]))
+    return np.resize(chosen, (-(-len(chosen) // unit) * unit, points.shape[1]))
 
 
 class Skeleton(NamedTuple):
