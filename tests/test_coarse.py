@@ -1,5 +1,7 @@
 """Coarse answers: noisy, rounded sums leave the posterior, its sds and the evidence right."""
 
+import attacks
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -303,3 +305,16 @@ def test_means_sds_and_evidence_have_no_bias_over_200_repetitions(make):
         # reported errors are right
     z = [(run.log_evidence[0] - exact.log_evidence[0]) / run.log_evidence[1] for run in runs]
     assert 0.8 < np.std(z) < 1.25
+
+
+@pytest.mark.slow
+def test_noise_hides_cells_from_a_passive_attacker():
+    """The attacker sees the answers of one site and all responses. Exact answers give the cells away."""
+    with jax.enable_x64(True):
+        X, y, answers = attacks.run_of(8, 3, 0, exact=True)
+        exact = attacks.attack(X, y, answers, 0, fits=False)
+        X, y, answers = attacks.run_of(8, 3, 0, exact=False)
+        found = attacks.attack(X, y, answers, 0, fits=True)
+    assert exact["bound median"] < 1e-12
+    assert found["bound median"] > 0.1 and found["bound least"] > 0.03
+    assert found["near start median"] > 0.1 and found["random starts median"] > 0.1

@@ -119,10 +119,14 @@ class Federation:
                 self.board.write(step, name, text)
         return found
 
-    def run(self, until=None):
-        """Answer site by site, to the end or until all sites have made their entries of a step. The runs by site."""
+    def run(self, until=None, between=lambda: None):
+        """Answer site by site, to the end or until all sites have made their entries of a step. The runs by site.
+
+        `between` is called between the rounds.
+        """
         runs = {}
         while len(runs) < len(self.sites):
+            between()
             for name in self.sites:
                 found = self.answer(name)
                 if found.run is not None:
@@ -1269,12 +1273,12 @@ def test_latents_are_stored_at_each_site_only(tmp_path):
     study = STUDY.replace("+ ward", "+ (1 | site:ward)").replace("ward = {", '"scale(age)" = {')
     federation = Federation(tmp_path, study)
     runs = federation.run()
-    assert runs["north"].names == ("Intercept", "scale(age)", "group_sd") and runs["north"].certificate.holds
-    for name in SITES:
-        others = set(SITES) - {name}
-        files = [path for path in (tmp_path / name / "kept").rglob("*latents*") if path.is_file()]
-        assert files and not any(path.stem in others for path in files)
-    assert not any("latents" in str(path) for path in federation.board.folder.rglob("*"))
+    assert runs["north"].names == ("Intercept", "scale(age)", "group_sd[Intercept|site:ward]")
+    assert runs["north"].certificate.holds
+    for place, name in enumerate(SITES):
+        files = [path.relative_to(tmp_path) for path in (tmp_path / name).rglob("latents.nc")]
+        assert [path.parent.name for path in files] == [f"latents-agent-{place}"]
+    assert {path.name for path in federation.board.folder.rglob("*.*")} == {f"{name}.json" for name in SITES}
     result(federation.study, federation.board.folder)
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -92,8 +93,10 @@ def here():
 @pytest.mark.slow
 def test_draws_equal_the_draws_of_one_process_and_effects_stay(federation):
     found = federation()
-    runs = found.run()
-    expected = accord.sample(here().finely(), accord.Network.star(3), draws=200)
+    # each answer compiles the model again, which takes memory
+    runs = found.run(between=jax.clear_caches)
+    # sites evaluate nothing far from the prior
+    expected = accord.sample(here().finely().near_prior(10.0), accord.Network.star(3), draws=200)
     for run in (*runs.values(), result(found.study, found.board.folder)):
         assert run.certificate.holds and run.names == expected.names
         np.testing.assert_allclose(run.draws, expected.draws, rtol=1e-9, atol=1e-9)
