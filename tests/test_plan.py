@@ -196,7 +196,7 @@ def test_the_error_without_a_usable_setting_has_each_methods_reason():
 
 def test_a_setting_that_misses_the_tolerance_is_run_with_a_warning():
     post, net = unequal_curvature(2), NETWORKS["complete"]
-    with pytest.warns(UserWarning, match="no setting of GTBAOAB.*within 0.05.*the best is off by"):
+    with pytest.warns(UserWarning, match="no setting of GTBAOAB.*within 0.05.*the best has bias"):
         run = accord.sample(post, net, GTBAOAB(noise="independent"), draws=2, chains=1)
     assert run.settings["burn_in"] > 0
 
