@@ -79,7 +79,7 @@ def draw(case, folder):
     import accord
     from accord.engines import recorded_totals
 
-    options = {"engine": case.engine, "checkpoint": folder, "checkpoint_every": EVERY, "progress": False, "seed": 7}
+    options = {"engine": case.engine, "checkpoint": folder, "progress": False, "seed": 7}
     if case.method == "sums":
         import killed
 
@@ -89,6 +89,7 @@ def draw(case, folder):
     import mesh_worker
 
     post, network, method = mesh_worker.problem(case.method)
+    options |= {"checkpoint_every": EVERY}
     return walk(post, network, accord.Rounds(method, burn_in=100, thin=2), draws=case.draws, chains=2, **options)
 
 
