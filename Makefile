@@ -67,7 +67,7 @@ misses: $(VENV)/.installed-test
 picture: $(VENV)/.installed-demo $(VENV)/.installed-plot
 	$(BIN)/python benchmarks/error_bars.py
 
-# Five minutes: a federation on this machine, with TLS and three sites. It has a separate environment, because Flower
+# 5 to 15 minutes: a federation on this machine, with TLS and three sites. It has a separate environment, because Flower
 # needs older versions of packages than the tests.
 flower: .venv-flower/.installed
 	.venv-flower/bin/python examples/federation/run.py

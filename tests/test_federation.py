@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 from typer.testing import CliRunner
 
 import accord
@@ -787,6 +788,8 @@ def test_noise_is_secret_and_the_same_again(tmp_path):
     for one in (first["south"], first["west"], other):
         assert not np.isclose(one, again).any()
     assert (tmp_path / "north" / "noise.key").stat().st_mode & 0o777 == 0o600
+    many = secret_noise(tmp_path / "north", "many").standard_normal((400, 500)).ravel()
+    assert scipy.stats.kstest(many, "norm").pvalue > 1e-6
 
 
 def test_the_key_of_the_noise_stays_at_its_site(coarse):

@@ -17,7 +17,7 @@ from ..data.cells import AboutCells
 from ..data.collectives import Numbers, SiteCollectives
 from ..network import Network
 from ..posterior import Posterior
-from ..posterior.coarse import FLAG, CoarseTotals, Coder, Noise, Question
+from ..posterior.coarse import FLAG, CoarseTotals, Coder, Noise, Normals, Question
 from ..posterior.evaluate import count
 from ..posterior.masks import added, decoded, encoded, require_masks
 from ..posterior.totals import Totals
@@ -27,7 +27,7 @@ from .exchange import Exchange, Plan
 from .keys import SiteMasks, bytes_of, text_of
 
 # Returns a site's generator of noise for a context.
-NoiseOf = Callable[[str], np.random.Generator]
+NoiseOf = Callable[[str], Normals]
 # Distance from the prior's centre, in its standard deviations, from which on sites evaluate nothing.
 _PRIOR_SDS = 10.0
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from ..base.atomic import write_private
 from ..base.errors import DataError
@@ -157,13 +158,33 @@ class SiteMasks:
         write_private(self.folder / "masks.json", json.dumps(state).encode())
 
 
-def secret_noise(folder: Path, context: str) -> np.random.Generator:
+def secret_noise(folder: Path, context: str) -> SecretNormals:
     """A generator of noise that only this site knows, the same again for the same context."""
     path = folder / "noise.key"
     if not path.is_file():
         write_private(path, text_of(os.urandom(32)).encode())
-    seed = hmac.digest(bytes_of(path.read_text()), b"accord noise 1" + context.encode(), "sha256")
-    return np.random.default_rng(int.from_bytes(seed, "big"))
+    return SecretNormals(hmac.digest(bytes_of(path.read_text()), b"accord noise 1" + context.encode(), "sha256"))
+
+
+class SecretNormals:
+    """Standard normal numbers from a ChaCha20 keystream. Some of them do not reveal the others.
+
+    Parameters
+    ----------
+    key
+        32 bytes, secret and used once.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        from cryptography.hazmat.primitives import ciphers
+
+        self._stream = ciphers.Cipher(ciphers.algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+
+    def standard_normal(self, size: int | tuple[int, ...]) -> np.ndarray:
+        """The next numbers, of this shape."""
+        bits = np.frombuffer(self._stream.update(bytes(8 * int(np.prod(size)))), "<u8")
+        # the upper 53 bits, as the centre of an interval in (0, 1)
+        return ndtri(((bits >> np.uint64(11)) + 0.5) * 2.0**-53).reshape(size)
 
 
 @contextmanager

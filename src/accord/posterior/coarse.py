@@ -75,6 +75,14 @@ def sigma(num_agents: int) -> float:
     return floor(exact * 10**digits) / 10**digits
 
 
+class Normals(Protocol):
+    """A generator of standard normal numbers, such as `numpy.random.Generator`."""
+
+    def standard_normal(self, size: Any) -> np.ndarray:
+        """The next numbers, of this shape."""
+        ...
+
+
 class Coder(NamedTuple):
     """Noise, grid and width of the numbers in an agent's message.
 
@@ -110,7 +118,7 @@ class Coder(NamedTuple):
         """The largest integer of an agent, shape (number,): all agents together cannot exceed half the modulus."""
         return (np.left_shift(1, 8 * self.width - 1) - 1) // self.num_agents
 
-    def noisy(self, part: Float[np.ndarray, " number"], generator: np.random.Generator) -> np.ndarray:
+    def noisy(self, part: Float[np.ndarray, " number"], generator: Normals) -> np.ndarray:
         """An agent's numbers with correction and noise. A number that is not finite is `inf`."""
         with np.errstate(over="ignore", invalid="ignore"):
             found = part + self.added + self.noise * generator.standard_normal(part.shape)
@@ -129,7 +137,7 @@ class Coder(NamedTuple):
         levels[:, 0] = np.where(lost & self.value[:: self.per_point], most[:: self.per_point], levels[:, 0])
         return levels.ravel().astype(np.int64) & self.mask, clipped
 
-    def encoded(self, part: Float[np.ndarray, " number"], generator: np.random.Generator) -> Int64[np.ndarray, " n"]:
+    def encoded(self, part: Float[np.ndarray, " number"], generator: Normals) -> Int64[np.ndarray, " number"]:
         """An agent's numbers as integers mod 2^(8 width)."""
         return self.rounded(self.noisy(part, generator))[0]
 
@@ -359,10 +367,11 @@ class CoarseTotals:
         self,
         here: Each,
         noise: Noise,
-        generators: Sequence[np.random.Generator] | None = None,
+        generators: Sequence[Normals] | None = None,
         masks: Sequence[Masks] = (),
     ) -> None:
         self.here, self.noise, self.sent, self.sums = here, noise, 0, 1
+        made: list[Normals]
         made = [secret_generator() for _ in range(noise.num_agents)] if generators is None else list(generators)
         self._generators, self._masks, self._count = made, masks, 0
 
