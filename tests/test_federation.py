@@ -35,6 +35,7 @@ from accord.federation import (
 )
 from accord.federation.check import check
 from accord.federation.document import hash_of
+from accord.federation.engine import prior_limit
 from accord.federation.entry import digest_of, plain, revived
 from accord.federation.exchange import Plan
 from accord.federation.flower import board, channel, errors
@@ -229,6 +230,14 @@ def test_draws_of_a_study_with_noise_are_near_the_draws_of_one_process(coarse):
         assert np.abs(np.log(run.average.std(axis=(0, 1)) / sd)).max() < 0.2
     # the noise is not zero
     assert np.abs(runs["north"].average.mean(axis=(0, 1)) - mean).max() > 1e-6
+
+
+def test_draws_near_the_limit_of_the_prior_are_refused(finished, monkeypatch):
+    federation, _ = finished
+    assert prior_limit(3) == 10.0 and prior_limit(100) == 15.0
+    monkeypatch.setattr("accord.federation.program._NEAR_LIMIT", 0.01)
+    with pytest.raises(ArithmeticError, match=r"a draw is \d\.\d standard deviations of the prior .* beyond 10\.0"):
+        result(federation.study, federation.folder / "board")
 
 
 def test_sites_keep_the_run(finished):

@@ -331,3 +331,4 @@ def test_nothing_depends_on_rows_far_from_the_prior():
     inside[0], outside[0] = 19.9, 20.1
     np.testing.assert_array_equal(potentials(near, inside), potentials(post, inside))
     assert np.isfinite(potentials(post, outside)).all() and np.isposinf(potentials(near, outside)).all()
+    np.testing.assert_allclose(post.prior_distance(np.stack([inside, outside])), [9.95, 10.05])

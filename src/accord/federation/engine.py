@@ -30,6 +30,13 @@ from .keys import SiteMasks, bytes_of, text_of
 NoiseOf = Callable[[str], Normals]
 # Distance from the prior's centre, in its standard deviations, from which on sites evaluate nothing.
 _PRIOR_SDS = 10.0
+# The least such distance beyond the root of the dimension, which is the distance of usual draws of the prior.
+_BEYOND = 5.0
+
+
+def prior_limit(dim: int) -> float:
+    """Distance from the prior's centre, in its standard deviations, from which on sites evaluate nothing."""
+    return max(_PRIOR_SDS, dim**0.5 + _BEYOND)
 
 
 class SumExchange:
@@ -216,7 +223,7 @@ class StudyEngine:
     def placed(self, post: Posterior) -> Iterator[Posterior]:
         """The posterior with its data at the sites, of which this process evaluates its own rows."""
         here = self.sums.exchange.here
-        model = post.alone(*here).near_prior(_PRIOR_SDS) if here else None
+        model = post.alone(*here).near_prior(prior_limit(post.dim)) if here else None
         yield post.with_data_at(_Owners(self.sums, model, post.dim, self.noise_of))
 
     def preliminary(self, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> NoReturn:

@@ -21,7 +21,7 @@ from ..results.run import Run
 from ..sampling.sample import sample
 from . import audit
 from .document import StudyDocument
-from .engine import NoiseOf, StudyCollectives, StudyEngine, SumExchange
+from .engine import NoiseOf, StudyCollectives, StudyEngine, SumExchange, prior_limit
 from .entry import Entry, ForgedError
 from .exchange import EntryFolder, Exchange, Pending, Plan, prepared
 from .keys import SiteMasks, alone, digest, secret_noise
@@ -31,6 +31,8 @@ from .policy import RefusedError, SitePolicy
 _LONGEST = 500
 # Options of a study for `sample`.
 _OPTIONS = ("draws", "chains", "seed")
+# Share of the largest distance from the prior that draws may have.
+_NEAR_LIMIT = 0.9
 # File of the report of a study.
 _REPORT = "report.html"
 
@@ -101,11 +103,23 @@ def follow(
     engine = StudyEngine(sums, noise_of if study.coarse else None)
     options = {key: value for key, value in study.run.items() if key in _OPTIONS}
     run = sample(post, _network(study), study.method, engine=engine, progress=progress, **options)
+    _require_near_prior(post, run)
     # all sites have the same draws
     flat = run.average.reshape(-1, run.average.shape[2])
     result = Plan("result", {"means": flat.mean(axis=0), "sds": flat.std(axis=0)})
     sums.exchange.gather(result, lambda plan, context: None, "the means and sds of the draws, which all sites have")
     return run, post, engine
+
+
+def _require_near_prior(post: Posterior, run: Run) -> None:
+    """Raise `ArithmeticError` if draws come near the distance from the prior beyond which sites evaluate nothing."""
+    draws, limit = run.moved.average, prior_limit(post.dim)
+    farthest = float(post.in_parameters().prior_distance(draws.reshape(-1, draws.shape[2])).max())
+    if farthest > _NEAR_LIMIT * limit:
+        raise ArithmeticError(
+            f"a draw is {farthest:.1f} standard deviations of the prior from its centre, and sites evaluate nothing "
+            f"beyond {limit:.1f}, so that the draws may be cut off: use wider priors"
+        )
 
 
 def _network(study: StudyDocument) -> Network:

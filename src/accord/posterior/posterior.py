@@ -388,6 +388,15 @@ class Posterior:
         lowest = float(in_doubles(lambda: self._log_prior(self._params))) - sds**2 / 2.0
         return self._with(_log_likelihood=Partial(_near, lowest, self._log_prior, self._log_likelihood))
 
+    def prior_distance(self, x: Float[np.ndarray, "position dim"]) -> Float[np.ndarray, " position"]:
+        """Distances of positions from `init` in standard deviations of a normal prior with the same density."""
+
+        def log_prior() -> Array:
+            return jax.lax.map(lambda one: self._log_prior(self.parameters(one)), jnp.asarray(x))
+
+        fall = in_doubles(lambda: self._log_prior(self._params) - log_prior())
+        return np.asarray(np.sqrt(2.0 * np.maximum(np.asarray(fall), 0.0)))
+
     def in_parameters(self) -> Posterior:
         """The same posterior without coordinates, as a function of the user's parameters x."""
         if self.coordinates is None:
