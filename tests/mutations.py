@@ -854,8 +854,8 @@ FAULTS = [
     Fault(
         "federation, place of an entry",
         "federation/exchange.py",
-        "            if (entry.study, entry.step, entry.site) != (self.study, step, site):",
-        "            if False:",
+        "        if (entry.study, entry.step, entry.site) != (self.study, step, site):",
+        "        if False:",
         "test_federation.py",
     ),
     Fault(

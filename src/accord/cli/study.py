@@ -7,14 +7,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from .errors import users_errors
-
-if TYPE_CHECKING:
-    pass
 
 commands = typer.Typer(no_args_is_help=True, help="Studies between organisations (docs/federations.md).")
 

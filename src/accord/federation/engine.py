@@ -142,9 +142,8 @@ class SumExchange:
         like = [np.empty(shape, kind) for kind, *shape in first["like"]]
         if not self.masked:
             sums = [reduce(np.add, leaves) for leaves in zip(*(one["own"] for one in found), strict=True)]
-            return [np.asarray(leaf).reshape(empty.shape) for leaf, empty in zip(sums, like, strict=True)], first[
-                "about"
-            ]
+            whole = [np.asarray(leaf).reshape(empty.shape) for leaf, empty in zip(sums, like, strict=True)]
+            return whole, first["about"]
         words_of_all = [np.asarray(one["masked"], np.uint64) for one in found]
         if len({one.shape for one in words_of_all}) > 1:
             raise DataError(f"sites have masked numbers of different shapes in step {step}")
@@ -288,16 +287,10 @@ class StudyTotals:
 
     def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
         """The sum of a function over all sites."""
-        leaves: list[Any]
-        structure: Any
-        leaves, structure = jax.tree.flatten(arguments)
-        names = [f"argument {k}" for k in range(len(leaves))]
+        parts, given = _written(arguments)
         at_once, model = options.pop("at_once", None), self.model
         options = {name: part for name, part in options.items() if part is not None}
         looked = len(options["points"]) if "points" in options else 1
-
-        def given(plan: Plan) -> tuple[Any, ...]:
-            return tuple(structure.unflatten([plan.parts[name] for name in names]))
 
         def own(plan: Plan) -> tuple[Sequence[np.ndarray], Any]:
             assert model is not None
@@ -306,7 +299,7 @@ class StudyTotals:
                 found = jax.tree.leaves(model.totals_here().each(function, *given(plan), **more))
             return [np.asarray(leaf)[0] for leaf in found], None
 
-        plan = Plan(_name(function), {**dict(zip(names, leaves, strict=True)), **options})
+        plan = Plan(_name(function), {**parts, **options})
         sums, _ = self.sums.total(plan, looked, own, f"{_described(function)} At {counted(looked, 'position')}.")
         if len(sums) == 1 or model is None:
             return sums[0]
@@ -340,11 +333,8 @@ class CoarseStudyTotals(CoarseTotals):
         sums, model = self.exact.sums, self.exact.model
         first, context = self.noise.coder_of_origin(), sums.exchange.before
         options = {name: part for name, part in question.options.items() if part is not None and name != "at_once"}
-        leaves: list[Any]
-        structure: Any
-        leaves, structure = jax.tree.flatten(question.arguments)
-        names = [f"argument {k}" for k in range(len(leaves))]
-        parts = {**dict(zip(names, leaves, strict=True)), **options, "points": question.points}
+        parts, given = _written(question.arguments)
+        parts |= {**options, "points": question.points}
         words = (
             f"{_described(question.function)} With noise and rounded, at {counted(len(question.points), 'position')}."
         )
@@ -355,11 +345,10 @@ class CoarseStudyTotals(CoarseTotals):
 
             def own(plan: Plan, wide: Coder = wide) -> np.ndarray:
                 assert model is not None
-                given = structure.unflatten([plan.parts[name] for name in names])
                 more = {name: plan.parts[name] for name in options}
                 if "at_once" in question.options:
                     more["at_once"] = question.options["at_once"]
-                chosen = question._replace(arguments=tuple(given), points=plan.parts["points"], options=more)
+                chosen = question._replace(arguments=given(plan), points=plan.parts["points"], options=more)
                 with jax.enable_x64(True):
                     (part,), (base,) = chosen.answered(model.totals_here())
                 generator = self.noise_of(context)
@@ -391,6 +380,16 @@ class _NoRows:
 
     def each(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> NoReturn:
         raise NotImplementedError
+
+
+def _written(arguments: tuple[Any, ...]) -> tuple[dict[str, Any], Callable[[Plan], tuple[Any, ...]]]:
+    """The leaves of arguments by name, as parts of a plan, and the function that reads arguments from a plan."""
+    leaves: list[Any]
+    structure: Any
+    leaves, structure = jax.tree.flatten(arguments)
+    names = [f"argument {k}" for k in range(len(leaves))]
+    parts = dict(zip(names, leaves, strict=True))
+    return parts, lambda plan: tuple(structure.unflatten([plan.parts[name] for name in names]))
 
 
 def _name(function: Callable[..., Any]) -> str:

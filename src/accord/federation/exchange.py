@@ -234,19 +234,13 @@ class Exchange:
             An entry contradicts this site's entries, or the written plan is not this site's plan.
         """
         first = self.sites[0]
-        written = plan.written() if self.site == first else None
         leader = self._entry(first)
-        if leader is not None:
-            written, found = leader.written, plan.adopted(leader.written)
-            if leader.plan != digest_of(written):
-                raise ForgedError(f"the entry of {first} has a plan with another digest")
-        elif not plan.parts:
-            written = plan.written()
-            found = plan
-        elif written is None:
+        if leader is None and plan.parts and self.site != first:
             raise Pending(self.step, [first])
-        else:
-            found = plan.adopted(written)
+        written = plan.written() if leader is None else leader.written
+        found = plan.adopted(written)
+        if leader is not None and leader.plan != digest_of(written):
+            raise ForgedError(f"the entry of {first} has a plan with another digest")
         chosen = digest_of(written)
         if self.site is not None and self._entry(self.site) is None:
             self._make(Entry(
@@ -271,17 +265,20 @@ class Exchange:
         text = self.store.read(self.step, site)
         if text is None:
             return None
-        entry = Entry.read(text, self.public, f"the entry of {site} in step {self.step}")
-        if (entry.study, entry.step, entry.site) != (self.study, self.step, site):
-            raise ForgedError(
-                f"the entry of {site} in step {self.step} is one of {entry.site} in step {entry.step} of the study "
-                f"{entry.study[:16]}"
-            )
+        entry = self._read(self.step, site, text)
         if entry.before != self.before:
             raise ForgedError(
                 f"{site} has other entries of the steps before {self.step} than this site: an entry was changed, or a "
                 "site made two entries of one step"
             )
+        return entry
+
+    def _read(self, step: int, site: str, text: bytes) -> Entry:
+        """The entry in bytes, which must be of this study, step and site."""
+        where = f"the entry of {site} in step {step}"
+        entry = Entry.read(text, self.public, where)
+        if (entry.study, entry.step, entry.site) != (self.study, step, site):
+            raise ForgedError(f"{where} is one of {entry.site} in step {entry.step} of the study {entry.study[:16]}")
         return entry
 
     def _make(self, entry: Entry) -> None:
@@ -290,15 +287,14 @@ class Exchange:
         self.made(entry, text)
         self.store.write(entry.step, entry.site, text)
 
-    def take(self, entries: Mapping[tuple[int, str], bytes]) -> int:
-        """Store the entries of other sites. Returns the number of new ones.
+    def take(self, entries: Mapping[tuple[int, str], bytes]) -> None:
+        """Store the new entries of other sites.
 
         Raises
         ------
         ForgedError
             An entry is not signed by its site, is of another study or step, or differs from the stored one.
         """
-        new = 0
         for (step, site), text in sorted(entries.items()):
             where = f"the entry of {site} in step {step}"
             stored = self.store.read(step, site)
@@ -309,16 +305,10 @@ class Exchange:
                     f"{where} differs from the one that this site received before ({digest(text)[:16]} and "
                     f"{digest(stored)[:16]}): a step has one entry of each site"
                 )
-            entry = Entry.read(text, self.public, where)
-            if (entry.study, entry.step, entry.site) != (self.study, step, site):
-                raise ForgedError(
-                    f"{where} is one of {entry.site} in step {entry.step} of the study {entry.study[:16]}"
-                )
+            self._read(step, site, text)
             if site == self.site:
                 raise ForgedError(f"{where} is signed by this site, which has not stored it: restore its folder")
             self.store.write(step, site, text)
-            new += 1
-        return new
 
 
 def prepared(folder: Path) -> EntryFolder:

@@ -151,9 +151,9 @@ def collect(study: StudyDocument, channel: Channel, folder: EntryFolder, log: Ca
             for step, entry in answer["entries"]:
                 _store(folder, int(step), site, str(entry).encode())
         step = min(state.step for state in states.values())
-        if step > shown and _words_of(study, folder, step):
+        if step > shown and (words := _words_of(study, folder, step)):
             shown = step
-            log(f"step {step}: {_words_of(study, folder, step)}")
+            log(f"step {step}: {words}")
     log(f"{messages} messages, {sent / 1e3:.0f} kB to the sites and {received / 1e3:.0f} kB from them")
 
 

@@ -327,12 +327,10 @@ class Batches:
 
     def due(self, target: int) -> int:
         """Points that the next batch needs for `target` effective draws; 0 if none or too many."""
-        missing = float(target)
-        if self.found is not None:
-            missing = max(target - self.found.effective, target - self.found.weight.size)
         if self.found is None:
             # there are no other points
-            return ceil(_MARGIN * missing / max(self.efficiency, 1.0 / _MOST_A_DRAW))
+            return ceil(_MARGIN * target / max(self.efficiency, 1.0 / _MOST_A_DRAW))
+        missing = max(target - self.found.effective, target - self.found.weight.size)
         if missing <= 0 or missing > _MOST_A_DRAW * self.efficiency * target:
             return 0
         return ceil(_MARGIN * missing / self.efficiency)
