@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...posterior.coordinates import Coordinates
-from ...posterior.newton import NotFiniteAtInitError, not_identified
+from ...posterior.newton import NotFiniteAtInitError, not_identified, oriented
 from ..session import Session
 from .evaluations import NOWHERE, Expansions, expansions
 
@@ -63,6 +63,8 @@ def noisy_mode(session: Session, supported: np.ndarray | None = None) -> Coordin
     length, sums = np.inf, 1
     while sums < _MOST_SUMS:
         values, vectors = np.linalg.eigh(here.hessian[0])
+        # sites of a study must have the same coordinates
+        vectors = oriented(vectors)
         changed = float(np.abs(values - 1.0).max())
         slope = vectors.T @ here.gradient[0]
         size = np.maximum(np.abs(values), _SURE * blur)
