@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import accord
 from accord.base.errors import DataError
 from accord.cli import app
+from accord.data import Policy
 from accord.federation import (
     Entry,
     EntryFolder,
@@ -35,12 +36,12 @@ from accord.federation import (
 )
 from accord.federation.check import check
 from accord.federation.document import hash_of
-from accord.federation.engine import prior_limit
+from accord.federation.engine import SumExchange, prior_limit
 from accord.federation.entry import digest_of, plain, revived
-from accord.federation.exchange import Plan
+from accord.federation.exchange import Exchange, Plan
 from accord.federation.flower import board, channel, errors
 from accord.federation.keys import SiteMasks, is_signed, new_identity, secret_noise, signature
-from accord.federation.program import SiteError
+from accord.federation.program import SiteError, follow
 from accord.posterior.coordinates import Coordinates
 from accord.posterior.masks import added, decoded, encoded
 from accord.samplers.by_sums.proposal import Drawn, student
@@ -827,6 +828,33 @@ def test_noise_is_added_before_numbers_are_masked(tmp_path, coarse):
     # the masks are the same
     apart = (found[0] - found[1] + 128) % 256 - 128
     assert 0.1 < (apart != 0).mean() < 1.0
+
+
+def agreed_of(federation):
+    """The summaries of columns that follow from the entries of all sites."""
+    exchange = Exchange(federation.study.hash, federation.sites, None, federation.board, federation.public)
+    return follow(federation.study, SumExchange(exchange, None, True), None, Policy.none(), pytest.fail)[1].agreed
+
+
+def test_means_and_sds_over_the_rows_of_all_sites_have_noise(finished, coarse):
+    (federation, _), (with_noise, _) = finished, coarse
+    expected, exact, noisy = federation.here().agreed, agreed_of(federation), agreed_of(with_noise)
+    np.testing.assert_allclose([exact.means["age"], exact.sds["age"]], [expected.means["age"], expected.sds["age"]])
+    # a site's noise has .5 to 1 sd of a row, and sums have 270 rows
+    apart = np.array([noisy.means["age"] - expected.means["age"], noisy.sds["age"] - expected.sds["age"]])
+    apart *= sum(expected.rows) / expected.sds["age"]
+    assert (np.abs(apart) > 1e-3).all() and (np.abs(apart) < 5 * 3**0.5).all()
+    # counts have none
+    assert noisy.rows == expected.rows and noisy.columns["ward"].levels == expected.columns["ward"].levels
+
+
+def test_noise_of_summaries_has_the_size_of_a_row():
+    numbers = {"rows": 7, "sum": np.zeros((4, 5000)), "none": np.ones(3)}
+    sd = np.array([0.9, 1.0, 1.1, 3e-9])[:, None] * np.ones(5000)
+    noisy = figures.with_noise(numbers, {"sum": sd, "none": np.array([0.0, np.inf, np.nan])}, np.random.default_rng(0))
+    np.testing.assert_allclose(noisy["sum"].std(axis=1), [0.5, 0.5, 1.0, 2.0**-29], rtol=0.05)
+    np.testing.assert_array_equal(noisy["none"], 1.0)
+    assert noisy["rows"] == 7
 
 
 def test_exact_answers_need_the_policy(tmp_path):

@@ -41,8 +41,12 @@ class SiteCollectives(ABC):
         """Gather JSON values: pass one per site of this process, get one per site of the study, in their order."""
 
     @abstractmethod
-    def total(self, own: Sequence[Numbers]) -> Numbers:
-        """Sum over all sites: pass one value per site of this process."""
+    def total(self, own: Sequence[Numbers], spread: Sequence[Numbers] = ()) -> Numbers:
+        """Sum over all sites: pass one value per site of this process.
+
+        `spread` has the standard deviations of a row's share in these numbers, by name, one value per site. A site
+        whose answers are coarse adds noise of about this size. Numbers without one are exact.
+        """
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class LocalCollectives(SiteCollectives):
         """See `SiteCollectives`."""
         return list(own)
 
-    def total(self, own: Sequence[Numbers]) -> Numbers:
+    def total(self, own: Sequence[Numbers], spread: Sequence[Numbers] = ()) -> Numbers:
         """See `SiteCollectives`."""
         return reduce(added, own)
 
@@ -72,17 +76,20 @@ def added(first: Numbers, second: Numbers) -> Numbers:
 
 def means_and_sds(meeting: SiteCollectives, values: Sequence[Numbers]) -> dict[str, tuple[Any, Any]]:
     """Mean and standard deviation over the rows of all sites, the first axis of each array, by name."""
+    spread = [{name: x.std(axis=0) for name, x in own.items() if x.size} for own in values]
     sums = meeting.total(
-        [{f"{part} {name}": f(x) for name, x in own.items() for part, f in _PARTS.items()} for own in values]
+        [{f"{part} {name}": f(x) for name, x in own.items() for part, f in _PARTS.items()} for own in values],
+        [{f"sum {name}": sd for name, sd in own.items()} for own in spread],
     )
     names = [name.removeprefix("rows ") for name in sums if name.startswith("rows ")]
     rows, means = {name: sums[f"rows {name}"] for name in names}, {}
     for name in names:
         means[name] = sums[f"sum {name}"] / rows[name]
     squares = meeting.total(
-        [{name: ((own[name] - mean) ** 2).sum(axis=0) for name, mean in means.items()} for own in values]
+        [{name: ((own[name] - mean) ** 2).sum(axis=0) for name, mean in means.items()} for own in values],
+        [{name: sd**2 for name, sd in own.items()} for own in spread],
     )
-    return {name: (mean, np.sqrt(squares[name] / rows[name])) for name, mean in means.items()}
+    return {name: (mean, np.sqrt(np.maximum(squares[name], 0.0) / rows[name])) for name, mean in means.items()}
 
 
 _PARTS: dict[str, Callable[[np.ndarray], Any]] = {"rows": len, "sum": lambda x: x.sum(axis=0)}
@@ -126,7 +133,7 @@ class ReplayCollectives(SiteCollectives):
         found: list[Any] = self._next(Question("gathered", list(own)))
         return found
 
-    def total(self, own: Sequence[Numbers]) -> Numbers:
+    def total(self, own: Sequence[Numbers], spread: Sequence[Numbers] = ()) -> Numbers:
         """See `SiteCollectives`."""
         found: Numbers = self._next(Question("total", list(own)))
         return {name: np.asarray(value) for name, value in found.items()}

@@ -7,7 +7,7 @@ their policies. Minima and maxima are never computed, as each is the cell of one
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -166,6 +166,11 @@ def _sums(table: SiteTable, names: Sequence[str]) -> Numbers:
     return {name: np.array([(x := table.present(name)).size, x.sum()]) for name in names}
 
 
+def _spread(table: SiteTable, names: Iterable[str]) -> dict[str, float]:
+    """Standard deviations of the cells."""
+    return {name: float(x.std()) if (x := table.present(name)).size else 0.0 for name in names}
+
+
 def _squares(table: SiteTable, centres: Mapping[str, float]) -> Numbers:
     """Sums of differences from a centre and of their squares. Centring avoids cancellation."""
     found = {}
@@ -200,7 +205,7 @@ def _below(table: SiteTable, edges: Mapping[str, np.ndarray]) -> Numbers:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Totals:
-    """Exact summaries before floors: rows, and by column missing cells, moments, quantiles and level counts."""
+    """Summaries before floors: rows, and by column missing cells, moments, quantiles and level counts."""
 
     rows: int
     missing: dict[str, int]
@@ -287,7 +292,7 @@ def agree(
 def _totals(
     meeting: SiteCollectives, kinds: Mapping[str, str], tables: Sequence[SiteTable], hidden: Collection[str] = ()
 ) -> _Totals:
-    """Exact summaries over all sites. Hidden numeric columns have only a count of missing cells."""
+    """Summaries over all sites, before floors. Hidden numeric columns have only a count of missing cells."""
     numeric = [name for name, kind in kinds.items() if kind in NUMERIC and name not in hidden]
     levels = _levels(meeting, tables, [name for name, kind in kinds.items() if kind == "factor"])
     # one sum for everything, with distinct keys
@@ -297,10 +302,13 @@ def _totals(
         for table in tables:
             sums = {**_sums(table, numeric), **_counts(table, levels)}
             own.append({_ROWS: table.rows, **_missing(table), **sums})
-        found = meeting.total(own)
+        spread = [{name: np.array([0.0, sd]) for name, sd in _spread(table, numeric).items()} for table in tables]
+        found = meeting.total(own, spread)
     missing = {name: int(found[f"{name} {_MISSING}"]) for name in kinds}
     sizes, mean, sd = _moments(meeting, tables, {name: found[name] for name in numeric})
-    numbers = [name for name in numeric if kinds[name] == "number" and sizes[name] and np.isfinite(sd[name])]
+    # sites do not search quantiles together, as models do not need them
+    shown = numeric if meeting.is_whole else []
+    numbers = [name for name in shown if kinds[name] == "number" and sizes[name] and np.isfinite(sd[name])]
     counts = {name: dict(zip(own, map(int, found[name]), strict=True)) for name, own in levels.items()}
     for name in numeric:
         if kinds[name] == "yes-no":
@@ -326,7 +334,9 @@ def _moments(
     # overflow is reported later, when a model is built
     with np.errstate(over="ignore", invalid="ignore"):
         centres = {name: float(s / n) if n else 0.0 for name, (n, s) in sums.items()}
-        for name, (first, second) in meeting.total([_squares(table, centres) for table in tables]).items():
+        spread = [{name: np.array([sd, sd**2]) for name, sd in _spread(table, sums).items()} for table in tables]
+        squares = meeting.total([_squares(table, centres) for table in tables], spread)
+        for name, (first, second) in squares.items():
             sizes[name], n = sums[name][0], max(sums[name][0], 1.0)
             # the centre is the mean up to rounding
             mean[name] = float(centres[name] + first / n)

@@ -170,24 +170,37 @@ class SumExchange:
 
 
 class StudyCollectives(SiteCollectives):
-    """Collectives for building the model of a study, whose answers are entries."""
+    """Collectives for building the model of a study, whose answers are entries.
 
-    def __init__(self, sums: SumExchange) -> None:
-        self.sums = sums
+    Parameters
+    ----------
+    sums
+        The sums of the study.
+    noise_of
+        As in `StudyEngine`.
+    """
+
+    def __init__(self, sums: SumExchange, noise_of: NoiseOf | None) -> None:
+        self.sums, self.noise_of = sums, noise_of
         self.sites, self.here = sums.exchange.sites, sums.exchange.here
 
     def gathered(self, own: Sequence[Any]) -> list[Any]:
         """See `SiteCollectives`."""
         return self.sums.gathered(own, "names, kinds and limits of columns, or levels, in the clear")
 
-    def total(self, own: Sequence[Numbers]) -> Numbers:
+    def total(self, own: Sequence[Numbers], spread: Sequence[Numbers] = ()) -> Numbers:
         """See `SiteCollectives`."""
         shapes = figures.shapes_of(own[0]) if own else {}
         size = sum(int(np.prod(shape, dtype=int)) for shape in shapes.values())
-        words = f"sums over rows, for the model: {', '.join(shapes)}"
-        sums, named = self.sums.total(
-            Plan("summaries", {}), size, lambda plan: (figures.leaves_of(own[0]), shapes), words
-        )
+        words, context = f"sums over rows, for the model: {', '.join(shapes)}", self.sums.exchange.before
+
+        def content(plan: Plan) -> tuple[Sequence[np.ndarray], Any]:
+            numbers = own[0]
+            if self.noise_of is not None and spread:
+                numbers = figures.with_noise(numbers, spread[0], self.noise_of(context))
+            return figures.leaves_of(numbers), shapes
+
+        sums, named = self.sums.total(Plan("summaries", {}), size, content, words)
         return figures.numbers_of(sums, named)
 
 

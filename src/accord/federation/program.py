@@ -97,10 +97,11 @@ def follow(
         Entries of other sites are missing.
     """
     sums.agree_on_keys()
-    post = study.model(StudyCollectives(sums), file, floors)
+    noise = noise_of if study.coarse else None
+    post = study.model(StudyCollectives(sums, noise), file, floors)
     # the size of the smallest group at other sites is unknown
     post = post.finely() if post.has_latents else post
-    engine = StudyEngine(sums, noise_of if study.coarse else None)
+    engine = StudyEngine(sums, noise)
     options = {key: value for key, value in study.run.items() if key in _OPTIONS}
     run = sample(post, _network(study), study.method, engine=engine, progress=progress, **options)
     _require_near_prior(post, run)

@@ -26,16 +26,17 @@ def require_identified(
 ) -> None:
     """Raise `ValueError` if columns with flat priors are collinear, or if one column separates the responses.
 
-    The check for separation needs the rows of all sites, as extremes of a column are cells and stay at their site. The
-    search for the mode finds other kinds of separation, see `require_bounded`.
+    The checks need the rows of all sites in this process. Between sites the search for the mode finds flat directions.
+    It finds other kinds of separation too, see `require_bounded`.
     """
+    if not meeting.is_whole:
+        return
     each = max(len(family.predictors), 1)
     flat = [column for column in range(len(columns)) if isinstance(priors[column * each], Flat)]
     if not flat:
         return
     _require_rank(meeting, shards, columns, flat)
-    if meeting.is_whole:
-        _require_overlap(family, shards, columns, flat)
+    _require_overlap(family, shards, columns, flat)
 
 
 def require_bounded(post: Regression, priors: Sequence[Prior]) -> None:

@@ -124,7 +124,8 @@ class PiecewiseExponential(_Survival):
 
         def below(times: np.ndarray) -> np.ndarray:
             counts = [{"events": np.searchsorted(own, times.ravel(), side="right")} for own in events]
-            return np.asarray(meeting.total(counts)["events"]).reshape(times.shape)
+            one_row = [{"events": np.ones(times.size)} for _ in events]
+            return np.asarray(meeting.total(counts, one_row)["events"]).reshape(times.shape)
 
         cuts = tuple(_quantiles(below, shares * seen).tolist())
         if len(set(cuts)) < len(cuts):
