@@ -21,6 +21,7 @@ import accord
 from accord.base.errors import DataError
 from accord.cli import app
 from accord.data import Policy
+from accord.data.collectives import LocalCollectives, means_and_sds, sums_of
 from accord.federation import (
     Entry,
     EntryFolder,
@@ -65,7 +66,7 @@ coarse = false
 """
 COARSE = STUDY.replace("coarse = false\n", "")
 # A first step whose plan has points.
-PLANNED = 17
+PLANNED = 6
 
 
 def rows_of(place, rows=90):
@@ -578,9 +579,9 @@ def test_a_site_does_not_take_its_own_entry_from_others(at):
 
 def test_the_result_needs_entries_that_agree(at, finished, tmp_path):
     shutil.copytree(finished[0].board.folder, tmp_path / "copy")
-    path = tmp_path / "copy" / "step-020" / "west.json"
+    path = tmp_path / "copy" / f"step-{PLANNED:03d}" / "west.json"
     path.write_bytes(path.read_bytes().replace(b'"what": "', b'"what": "x'))
-    with pytest.raises(ForgedError, match="the entry of west in step 20 is not signed by west"):
+    with pytest.raises(ForgedError, match=f"the entry of west in step {PLANNED} is not signed by west"):
         result(finished[0].study, tmp_path / "copy")
     # keys of sites that are known otherwise
     others = finished[0].public | {"west": finished[0].public["north"]}
@@ -849,12 +850,27 @@ def test_means_and_sds_over_the_rows_of_all_sites_have_noise(finished, coarse):
 
 
 def test_noise_of_summaries_has_the_size_of_a_row():
-    numbers = {"rows": 7, "sum": np.zeros((4, 5000)), "none": np.ones(3)}
-    sd = np.array([0.9, 1.0, 1.1, 3e-9])[:, None] * np.ones(5000)
-    noisy = figures.with_noise(numbers, {"sum": sd, "none": np.array([0.0, np.inf, np.nan])}, np.random.default_rng(0))
-    np.testing.assert_allclose(noisy["sum"].std(axis=1), [0.5, 0.5, 1.0, 2.0**-29], rtol=0.05)
-    np.testing.assert_array_equal(noisy["none"], 1.0)
-    assert noisy["rows"] == 7
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.normal(50.0, 9.0, 40), np.ones(40), rng.normal(1e6, 1e-3, 40)])
+    spread = x.std(axis=0)
+    exact = np.array(sums_of(x, 2.0))
+    noise = np.array([sums_of(x, 2.0, rng) for _ in range(4000)]) - exact
+    sizes = noise[:, 0].std(axis=0) / np.where(spread > 0.0, spread, 1.0)
+    assert (np.abs(noise[:, 0].mean(axis=0)) <= 5.0 * noise[:, 0].std(axis=0) / 4000**0.5 + 1e-9).all()
+    assert 0.48 < sizes[0] < 1.02 and (noise[..., 1] == 0.0).all()
+    # the squares of differences from the mean have noise of their own
+    around_mean = noise[:, 1] - 2.0 * (x.mean(axis=0) - 2.0) * noise[:, 0]
+    assert 0.24 < around_mean[:, 0].std() / spread[0] ** 2 < 1.02
+
+
+def test_moments_of_columns_far_from_zero_need_a_second_sum():
+    rng = np.random.default_rng(0)
+    values = [{"x": np.column_stack([np.ones(n), rng.normal(1e7, 1.0, n), rng.normal(0, 1, n)])} for n in (9, 40, 5)]
+    pooled = np.concatenate([own["x"] for own in values])
+    (mean, sd), *_ = means_and_sds(LocalCollectives(("a", "b", "c")), values).values()
+    np.testing.assert_allclose(mean, pooled.mean(axis=0), rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(sd, pooled.std(axis=0), rtol=1e-12)
+    assert sd[0] == 0.0
 
 
 def test_exact_answers_need_the_policy(tmp_path):
@@ -1001,7 +1017,9 @@ def test_a_site_refuses_by_its_policy(tmp_path, changes, text):
     # a refusal because of rows is an entry, so that other sites know it
     assert any(text in json.dumps(line) for line in federation.audit("south"))
     assert all(line["study"] == federation.study.hash for line in federation.audit("south"))
-    assert not any((step, "south") in federation.board.all(SITES) for step in range(PLANNED, 40))
+    later = [federation.board.read(step, "south") for step in range(PLANNED, 40)]
+    contents = [Entry.read(entry, federation.public, "later").content for entry in later if entry is not None]
+    assert all(content.keys() == {"refused"} for content in contents) and len(contents) <= 1
 
 
 def test_a_policy_without_a_key_is_refused(tmp_path):

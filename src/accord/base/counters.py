@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import numpy as np
+
+
+class Normals(Protocol):
+    """A generator of standard normal numbers, such as `numpy.random.Generator`."""
+
+    def standard_normal(self, size: Any) -> np.ndarray:
+        """The next numbers, of this shape."""
+        ...
 
 
 def generator(seed: int, purpose: str, index: int = 0) -> np.random.Generator:

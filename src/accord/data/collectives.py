@@ -8,16 +8,27 @@ collective without an answer, and starts again from the beginning once the answe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from ..base.counters import Normals
+from ..base.errors import DataError
+
 Result = TypeVar("Result")
 # Arrays and numbers by name, with the same names and shapes at all sites.
 Numbers = dict[str, Any]
+# Most problems that an error lists.
+_MOST_PROBLEMS = 50
+# Mean divided by standard deviation above which squares are summed again around the mean, as digits cancel.
+_FAR = 100.0
+
+
+# Returns the numbers of a site with noise.
+Noisy = Callable[[Normals], Numbers]
 
 
 class SiteCollectives(ABC):
@@ -41,12 +52,12 @@ class SiteCollectives(ABC):
         """Gather JSON values: pass one per site of this process, get one per site of the study, in their order."""
 
     @abstractmethod
-    def total(self, own: Sequence[Numbers], spread: Sequence[Numbers] = ()) -> Numbers:
-        """Sum over all sites: pass one value per site of this process.
+    def total(self, own: Sequence[Numbers], noisy: Sequence[Noisy] = ()) -> Numbers:
+        """Sum over all sites: pass one value per site of this process, and what a site with coarse answers sends."""
 
-        `spread` has the standard deviations of a row's share in these numbers, by name, one value per site. A site
-        whose answers are coarse adds noise of about this size. Numbers without one are exact.
-        """
+    def require(self, problems: Sequence[Sequence[str]]) -> None:
+        """Raise `DataError` at all sites if one of them has problems: pass the texts of each site of this process."""
+        raise_all(_flat(self.gathered(problems)))
 
 
 @dataclass(frozen=True)
@@ -64,9 +75,27 @@ class LocalCollectives(SiteCollectives):
         """See `SiteCollectives`."""
         return list(own)
 
-    def total(self, own: Sequence[Numbers], spread: Sequence[Numbers] = ()) -> Numbers:
+    def total(self, own: Sequence[Numbers], noisy: Sequence[Noisy] = ()) -> Numbers:
         """See `SiteCollectives`."""
         return reduce(added, own)
+
+
+def raise_all(problems: Sequence[str]) -> None:
+    """Raise one `DataError` with all problems, if there are any."""
+    if len(problems) == 1:
+        raise DataError(problems[0])
+    if problems:
+        raise DataError(f"{len(problems)} problems:\n  {listed(problems)}")
+
+
+def listed(problems: Sequence[str]) -> str:
+    """The first problems, one per line, and the number of others."""
+    more = [f"and {len(problems) - _MOST_PROBLEMS} more"] if len(problems) > _MOST_PROBLEMS else []
+    return "\n  ".join([*problems[:_MOST_PROBLEMS], *more])
+
+
+def _flat(texts: Sequence[Sequence[str]]) -> list[str]:
+    return [text for own in texts for text in own]
 
 
 def added(first: Numbers, second: Numbers) -> Numbers:
@@ -76,30 +105,66 @@ def added(first: Numbers, second: Numbers) -> Numbers:
 
 def means_and_sds(meeting: SiteCollectives, values: Sequence[Numbers]) -> dict[str, tuple[Any, Any]]:
     """Mean and standard deviation over the rows of all sites, the first axis of each array, by name."""
-    spread = [{name: x.std(axis=0) for name, x in own.items() if x.size} for own in values]
-    sums = meeting.total(
-        [{f"{part} {name}": f(x) for name, x in own.items() for part, f in _PARTS.items()} for own in values],
-        [{f"sum {name}": sd for name, sd in own.items()} for own in spread],
-    )
-    names = [name.removeprefix("rows ") for name in sums if name.startswith("rows ")]
-    rows, means = {name: sums[f"rows {name}"] for name in names}, {}
-    for name in names:
-        means[name] = sums[f"sum {name}"] / rows[name]
-    squares = meeting.total(
-        [{name: ((own[name] - mean) ** 2).sum(axis=0) for name, mean in means.items()} for own in values],
-        [{name: sd**2 for name, sd in own.items()} for own in spread],
-    )
-    return {name: (mean, np.sqrt(np.maximum(squares[name], 0.0) / rows[name])) for name, mean in means.items()}
+
+    def summed(around: Mapping[str, Any] | None) -> dict[str, tuple[Any, Any]]:
+        """The same from one sum, of differences from a centre by name. None: of all arrays, around 0."""
+
+        def of_site(own: Numbers, normals: Normals | None = None) -> Numbers:
+            found: Numbers = {}
+            for name, x in own.items():
+                if around is None or name in around:
+                    found[f"rows {name}"] = len(x)
+                    centre = 0.0 if around is None else around[name]
+                    found[f"sum {name}"], found[f"squares {name}"] = sums_of(x, centre, normals)
+            return found
+
+        sums = meeting.total([of_site(own) for own in values], [partial(of_site, own) for own in values])
+        names = [name.removeprefix("rows ") for name in sums if name.startswith("rows ")]
+        return {name: mean_and_sd(*(sums[f"{part} {name}"] for part in ("rows", "sum", "squares"))) for name in names}
+
+    found = summed(None)
+    again = {name: mean for name, (mean, sd) in found.items() if is_far(mean, sd).any()}
+    for name, (shift, sd) in (summed(again) if again else {}).items():
+        found[name] = (again[name] + shift, sd)
+    return found
 
 
-_PARTS: dict[str, Callable[[np.ndarray], Any]] = {"rows": len, "sum": lambda x: x.sum(axis=0)}
+def sums_of(x: np.ndarray, centre: Any, normals: Normals | None = None) -> tuple[Any, Any]:
+    """Sums of differences from a centre and of their squares over the first axis.
+
+    With `normals`, noise is added: half a standard deviation of the numbers, rounded up to a power of two, to the sum,
+    and its square to the squares of differences from the mean.
+    """
+    apart = x - centre
+    first, second = apart.sum(axis=0), (apart**2).sum(axis=0)
+    if normals is None or not len(x):
+        return first, second
+    sd = np.asarray(x.std(axis=0))
+    is_spread = (sd > 0.0) & np.isfinite(sd)
+    size = np.where(is_spread, np.exp2(np.ceil(np.log2(np.where(is_spread, sd, 1.0))) - 1.0), 0.0)
+    noise = size * normals.standard_normal(sd.shape)
+    return first + noise, second + 2.0 * apart.mean(axis=0) * noise + size**2 * normals.standard_normal(sd.shape)
+
+
+def mean_and_sd(rows: Any, first: Any, second: Any) -> tuple[Any, Any]:
+    """Mean and standard deviation from `sums_of`. The mean is relative to the centre. The sd is infinite on overflow."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        mean = first / rows
+        variance = second / rows - mean**2
+        return mean, np.sqrt(np.where(np.isfinite(variance), np.maximum(variance, 0.0), np.inf))
+
+
+def is_far(mean: Any, sd: Any) -> np.ndarray:
+    """Whether rounding may spoil a standard deviation, so that it needs differences from the mean."""
+    is_column_of_ones = (mean == 1.0) & (sd == 0.0)
+    return np.asarray((np.abs(mean) > _FAR * sd) & ~is_column_of_ones)
 
 
 @dataclass(frozen=True)
 class Question:
     """The next collective without an answer: its kind, and the values of the sites in this process."""
 
-    kind: Literal["gathered", "total"]
+    kind: Literal["gathered", "total", "required"]
     own: Any
 
 
@@ -133,10 +198,14 @@ class ReplayCollectives(SiteCollectives):
         found: list[Any] = self._next(Question("gathered", list(own)))
         return found
 
-    def total(self, own: Sequence[Numbers], spread: Sequence[Numbers] = ()) -> Numbers:
+    def total(self, own: Sequence[Numbers], noisy: Sequence[Noisy] = ()) -> Numbers:
         """See `SiteCollectives`."""
         found: Numbers = self._next(Question("total", list(own)))
         return {name: np.asarray(value) for name, value in found.items()}
+
+    def require(self, problems: Sequence[Sequence[str]]) -> None:
+        """See `SiteCollectives`."""
+        raise_all(_flat(self._next(Question("required", list(problems)))))
 
     @property
     def is_complete(self) -> bool:
@@ -164,8 +233,8 @@ def correspond(
     work
         The function that every site runs, here without a table.
     ask
-        `ask(kind, answers)` collects the next answer of all sites, given the answers so far. It returns a list in the
-        order of the sites for "gathered", and the sum for "total".
+        `ask(kind, answers)` collects the next answer of all sites, given the answers so far. It returns the sum for
+        "total", and else a list in the order of the sites.
     """
     answers: list[Any] = []
     while True:

@@ -16,7 +16,7 @@ import numpy as np
 from ..base.checks import whole_number
 from ..base.errors import DataError, unknown_name_error
 from .cells import AboutCells, Dates, SiteTable, Source
-from .collectives import LocalCollectives, SiteCollectives
+from .collectives import LocalCollectives, SiteCollectives, listed, raise_all
 from .columns import ColumnSpec, Problems, absent_column, tables_of
 from .files import Dialects
 from .missing import MARK, filled, warn_of_dropped, with_counts, without_missing, without_value
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MISSING = ("error", "drop", "indicator")
-# Largest number of problems that one error lists.
-_MOST_PROBLEMS = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +189,7 @@ class Study:
             policy.refusals(site, parameters, len(frame))
             for site, policy, frame in zip(self.meeting.names_here, self.policies, self.frames, strict=True)
         ]
-        _raise(_flat(self.meeting.gathered(refusals)))
+        self.meeting.require(refusals)
 
     def check_columns(self, columns: Sequence[Sequence[tuple[str, np.ndarray]]]) -> None:
         """Check at every site that no column of a model singles out fewer rows than the site's floor.
@@ -224,7 +222,7 @@ class Study:
                     )
                 else:
                     warnings.warn(f"{site}: {text}", stacklevel=4)
-        _raise(_flat(self.meeting.gathered(refusals)))
+        self.meeting.require(refusals)
 
 
 def study(
@@ -426,9 +424,9 @@ def describe(
     unclear = [text for text in _flat(found.own) if isinstance(text, AboutCells)]
     others = [text for text in _flat(found.own) if not isinstance(text, AboutCells)]
     refused = [table.policy.too_few(table.where, table.rows) for table in tables]
-    _raise([*problems, *others, *_flat(refused), *found.shared])
+    raise_all([*problems, *others, *_flat(refused), *found.shared])
     if unclear:
-        warnings.warn("skipped these columns:\n  " + _listed(unclear), stacklevel=2)
+        warnings.warn("skipped these columns:\n  " + listed(unclear), stacklevel=2)
     agreed = agree(meeting, kinds, tables, [0] * len(tables), floors=True)
     warn_of(sources, tables, kinds, agreed, stacklevel=3, described=True)
     return agreed
@@ -489,7 +487,7 @@ def study_at(
         (name,), place = meeting.names_here, Path(os.path.expanduser(file))
         sources, problems = source_at(name, place, policy, dialects)
         unread = [problems]
-    _raise(_flat(meeting.gathered(unread)))
+    meeting.require(unread)
     return _met(meeting, sources, [], wanted, missing, constant)
 
 
@@ -556,17 +554,20 @@ def _met(
         if missing != "drop":
             own += without_value(table, None if missing == "error" else wanted.responses)
         own += table.policy.too_few(table.where, table.rows) + _rare(table, factors, wanted.responses)
-    found = [*unread, *_flat(meeting.gathered(problems.own)), *problems.shared]
+    if not meeting.is_whole:
+        raise_all(problems.shared)
+        meeting.require(problems.own)
+    found = [*unread, *_flat(problems.own), *problems.shared]
     if meeting.is_whole and not unread:
         known = list(dict.fromkeys(name for source in sources for name in source.columns))
         # formulas report their own unknown names
         named = () if wanted.mentions is None else wanted.mentions.names
         found += [f"constant: {absent_column(name, known)}" for name in constant if name not in {*known, *named}]
     # a column may be constant at some sites only
-    if not meeting.is_whole or unread or not all(table.rows for table in tables):
-        _raise(found)
+    if unread or not all(table.rows for table in tables):
+        raise_all(found)
     agreed = agree(meeting, kinds, tables, dropped, floors=False)
-    _raise([*found, *_unusable(agreed, {*constant, *wanted.steady})])
+    raise_all([*found, *_unusable(agreed, {*constant, *wanted.steady})])
     warn_of(sources, tables, kinds, agreed, stacklevel=4)
     warn_of_dropped(tables, dropped)
     if missing == "indicator":
@@ -620,17 +621,3 @@ def _frame(table: SiteTable) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(table.values)
-
-
-def _raise(problems: Sequence[str]) -> None:
-    """Raise one error with all problems, if there are any."""
-    if len(problems) == 1:
-        raise DataError(problems[0])
-    if problems:
-        raise DataError(f"{len(problems)} problems:\n  {_listed(problems)}")
-
-
-def _listed(problems: Sequence[str]) -> str:
-    """The first problems, one per line, and the number of others."""
-    more = [f"and {len(problems) - _MOST_PROBLEMS} more"] if len(problems) > _MOST_PROBLEMS else []
-    return "\n  ".join([*problems[:_MOST_PROBLEMS], *more])

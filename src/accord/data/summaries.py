@@ -7,15 +7,15 @@ their policies. Minima and maxima are never computed, as each is the cell of one
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
 from .cells import SiteTable
-from .collectives import LocalCollectives, Numbers, SiteCollectives
+from .collectives import LocalCollectives, Normals, Numbers, SiteCollectives, is_far, mean_and_sd, sums_of
 from .files import natural
 from .policy import Policy
 
@@ -161,23 +161,12 @@ def _missing(table: SiteTable) -> Numbers:
     return {f"{name} {_MISSING}": int(table.absent[name].sum()) for name in table.kinds}
 
 
-def _sums(table: SiteTable, names: Sequence[str]) -> Numbers:
-    """Number and sum of cells."""
-    return {name: np.array([(x := table.present(name)).size, x.sum()]) for name in names}
-
-
-def _spread(table: SiteTable, names: Iterable[str]) -> dict[str, float]:
-    """Standard deviations of the cells."""
-    return {name: float(x.std()) if (x := table.present(name)).size else 0.0 for name in names}
-
-
-def _squares(table: SiteTable, centres: Mapping[str, float]) -> Numbers:
-    """Sums of differences from a centre and of their squares. Centring avoids cancellation."""
-    found = {}
-    for name, centre in centres.items():
-        distance = table.present(name) - centre
-        found[name] = np.array([distance.sum(), distance @ distance])
-    return found
+def _sums(table: SiteTable, centres: Mapping[str, float], normals: Normals | None = None) -> Numbers:
+    """Number of cells, sum of their differences from a centre and of the squares, with noise if there are `normals`."""
+    return {
+        name: np.array([(x := table.present(name)).size, *sums_of(x, centre, normals)])
+        for name, centre in centres.items()
+    }
 
 
 def _level_counts(table: SiteTable, name: str) -> dict[str, int]:
@@ -243,7 +232,12 @@ def agree(
         Whether to hide pooled means from which the hidden mean of a site follows, and names of rare levels. A model
         needs both, and passes False.
     """
-    each = [_totals(LocalCollectives((table.name,)), kinds, [table]) for table in tables]
+    factors = [name for name, kind in kinds.items() if kind == "factor"]
+    own_levels = [{name: list(_level_counts(table, name)) for name in factors} for table in tables]
+    each = [
+        _totals(LocalCollectives((table.name,)), kinds, [table], own)
+        for table, own in zip(tables, own_levels, strict=True)
+    ]
     numeric = [name for name, kind in kinds.items() if kind in NUMERIC]
     few = [[name for name in numeric if _is_few(table.present(name), table.policy, floors)] for table in tables]
     # a model needs pooled summaries only, so that remote sites send no means of their own for it
@@ -259,13 +253,16 @@ def agree(
                     for name, kind in kinds.items()
                 },
                 "few": hidden if floors or table.policy.rare == "refuse" else [],
+                "levels": levels,
             }
-            for table, count, own, hidden in zip(tables, dropped, each, few, strict=True)
+            for table, count, own, hidden, levels in zip(tables, dropped, each, few, own_levels, strict=True)
         ]
     )
     strictest = reduce(Policy.stricter, [Policy(**own["policy"]) for own in received])
     by_site = tuple(_columns(own["columns"]) for own in received)
-    together = _totals(meeting, kinds, tables, {name for own in received for name in own["few"]})
+    seen = {name: {level for own in received for level in own["levels"][name]} for name in factors}
+    levels = {name: sorted(own, key=natural) for name, own in seen.items()}
+    together = _totals(meeting, kinds, tables, levels, {name for own in received for name in own["few"]})
     columns = {
         name: _together(name, kind, together, [site[name] for site in by_site], strictest)
         for name, kind in kinds.items()
@@ -290,22 +287,35 @@ def agree(
 
 
 def _totals(
-    meeting: SiteCollectives, kinds: Mapping[str, str], tables: Sequence[SiteTable], hidden: Collection[str] = ()
+    meeting: SiteCollectives,
+    kinds: Mapping[str, str],
+    tables: Sequence[SiteTable],
+    levels: Mapping[str, Sequence[str]],
+    hidden: Collection[str] = (),
 ) -> _Totals:
     """Summaries over all sites, before floors. Hidden numeric columns have only a count of missing cells."""
     numeric = [name for name, kind in kinds.items() if kind in NUMERIC and name not in hidden]
-    levels = _levels(meeting, tables, [name for name, kind in kinds.items() if kind == "factor"])
     # one sum for everything, with distinct keys
+    zeros = dict.fromkeys(numeric, 0.0)
+
+    def of_site(table: SiteTable, normals: Normals | None = None) -> Numbers:
+        counts = {_ROWS: table.rows, **_missing(table), **_counts(table, levels)}
+        return {**counts, **_sums(table, zeros, normals)}
+
     # overflow is reported later, when a model is built
-    with np.errstate(over="ignore"):
-        own = []
-        for table in tables:
-            sums = {**_sums(table, numeric), **_counts(table, levels)}
-            own.append({_ROWS: table.rows, **_missing(table), **sums})
-        spread = [{name: np.array([0.0, sd]) for name, sd in _spread(table, numeric).items()} for table in tables]
-        found = meeting.total(own, spread)
-    missing = {name: int(found[f"{name} {_MISSING}"]) for name in kinds}
-    sizes, mean, sd = _moments(meeting, tables, {name: found[name] for name in numeric})
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = meeting.total([of_site(table) for table in tables], [partial(of_site, table) for table in tables])
+        missing = {name: int(found[f"{name} {_MISSING}"]) for name in kinds}
+        sizes = {name: found[name][0] for name in numeric}
+        of = {name: mean_and_sd(max(found[name][0], 1.0), *found[name][1:]) for name in numeric}
+        again = {name: float(mean) for name, (mean, sd) in of.items() if np.isfinite(mean) and is_far(mean, sd)}
+        if again:
+            noisy = [partial(_sums, table, again) for table in tables]
+            for name, sums in meeting.total([_sums(table, again) for table in tables], noisy).items():
+                shift, spread = mean_and_sd(max(sums[0], 1.0), *sums[1:])
+                of[name] = (again[name] + shift, spread)
+    mean = {name: float(own) for name, (own, _) in of.items()}
+    sd = {name: float(own) for name, (_, own) in of.items()}
     # sites do not search quantiles together, as models do not need them
     shown = numeric if meeting.is_whole else []
     numbers = [name for name in shown if kinds[name] == "number" and sizes[name] and np.isfinite(sd[name])]
@@ -316,33 +326,6 @@ def _totals(
             counts[name] = {"no": int(sizes[name]) - ones, "yes": ones}
     quantiles = _quantiles(meeting, tables, numbers, sizes, mean, sd)
     return _Totals(int(found[_ROWS]), missing, mean, sd, quantiles, counts)
-
-
-def _levels(meeting: SiteCollectives, tables: Sequence[SiteTable], names: Sequence[str]) -> dict[str, list[str]]:
-    """The levels of factors over all sites, in natural order."""
-    if not names:
-        return {}
-    received = meeting.gathered([{name: list(_level_counts(table, name)) for name in names} for table in tables])
-    return {name: sorted({level for own in received for level in own[name]}, key=natural) for name in names}
-
-
-def _moments(
-    meeting: SiteCollectives, tables: Sequence[SiteTable], sums: Mapping[str, np.ndarray]
-) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-    """Number of cells, mean and standard deviation by column, in two passes. The sd is infinite on overflow."""
-    sizes, mean, sd = {}, {}, {}
-    # overflow is reported later, when a model is built
-    with np.errstate(over="ignore", invalid="ignore"):
-        centres = {name: float(s / n) if n else 0.0 for name, (n, s) in sums.items()}
-        spread = [{name: np.array([sd, sd**2]) for name, sd in _spread(table, sums).items()} for table in tables]
-        squares = meeting.total([_squares(table, centres) for table in tables], spread)
-        for name, (first, second) in squares.items():
-            sizes[name], n = sums[name][0], max(sums[name][0], 1.0)
-            # the centre is the mean up to rounding
-            mean[name] = float(centres[name] + first / n)
-            variance = second / n - (first / n) ** 2
-            sd[name] = float(np.sqrt(max(variance, 0.0))) if np.isfinite(variance) else np.inf
-    return sizes, mean, sd
 
 
 def _quantiles(

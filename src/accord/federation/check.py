@@ -78,9 +78,9 @@ def _make_model(study: StudyDocument, policy: SitePolicy, found: Checked) -> Non
                 return
             (own,) = stop.question.own
             answers.append(
-                [own] * others
-                if stop.question.kind == "gathered"
-                else {name: others * value for name, value in own.items()}
+                {name: others * value for name, value in own.items()}
+                if stop.question.kind == "total"
+                else [own] * others
             )
         except (DataError, ValueError) as error:
             # with a module, the model depends on the site's own rows only
@@ -95,4 +95,4 @@ def _noted(question: Question, found: Checked) -> list[str]:
     (own,) = question.own
     if isinstance(own, dict) and "kinds" in own:
         found.kinds = dict(own["kinds"])
-    return list(own) if question.kind == "gathered" and isinstance(own, list) else []
+    return list(own) if question.kind == "required" else []

@@ -14,10 +14,11 @@ from jaxtyping import PyTree
 from ..base.errors import DataError
 from ..base.text import __version__, counted
 from ..data.cells import AboutCells
-from ..data.collectives import Numbers, SiteCollectives
+from ..data.collectives import Noisy, Normals, Numbers, SiteCollectives
+from ..models.regression import Regression
 from ..network import Network
 from ..posterior import Posterior
-from ..posterior.coarse import FLAG, CoarseTotals, Coder, Noise, Normals, Question
+from ..posterior.coarse import FLAG, CoarseTotals, Coder, Noise, Question
 from ..posterior.evaluate import count
 from ..posterior.masks import added, decoded, encoded, require_masks
 from ..posterior.totals import Totals
@@ -91,14 +92,14 @@ class SumExchange:
 
     def gathered(self, own: Sequence[Any], words: str) -> list[Any]:
         """JSON values of all sites, in the clear."""
+        return self.exchange.gather(Plan("gathered", {}), lambda plan, context: own[0], words)
 
-        def content(plan: Plan, context: str) -> Any:
-            for text in own[0] if isinstance(own[0], list) else ():
-                if isinstance(text, AboutCells):
-                    self.log(text)
-            return own[0]
-
-        return self.exchange.gather(Plan("gathered", {}), content, words)
+    def refuse(self, problems: Sequence[str]) -> NoReturn:
+        """End the study at all sites, with the problems of this site."""
+        for text in problems:
+            if isinstance(text, AboutCells):
+                self.log(text)
+        self.exchange.refuse(problems)
 
     def total(
         self, plan: Plan, points: int, own: Callable[[Plan], tuple[Sequence[np.ndarray], Any]], words: str
@@ -188,17 +189,21 @@ class StudyCollectives(SiteCollectives):
         """See `SiteCollectives`."""
         return self.sums.gathered(own, "names, kinds and limits of columns, or levels, in the clear")
 
-    def total(self, own: Sequence[Numbers], spread: Sequence[Numbers] = ()) -> Numbers:
+    def require(self, problems: Sequence[Sequence[str]]) -> None:
+        """See `SiteCollectives`. Problems travel in place of the next numbers."""
+        if problems and problems[0]:
+            self.sums.refuse(problems[0])
+
+    def total(self, own: Sequence[Numbers], noisy: Sequence[Noisy] = ()) -> Numbers:
         """See `SiteCollectives`."""
         shapes = figures.shapes_of(own[0]) if own else {}
         size = sum(int(np.prod(shape, dtype=int)) for shape in shapes.values())
         words, context = f"sums over rows, for the model: {', '.join(shapes)}", self.sums.exchange.before
 
         def content(plan: Plan) -> tuple[Sequence[np.ndarray], Any]:
-            numbers = own[0]
-            if self.noise_of is not None and spread:
-                numbers = figures.with_noise(numbers, spread[0], self.noise_of(context))
-            return figures.leaves_of(numbers), shapes
+            if self.noise_of is None or not noisy:
+                return figures.leaves_of(own[0]), shapes
+            return figures.leaves_of(noisy[0](self.noise_of(context))), shapes
 
         sums, named = self.sums.total(Plan("summaries", {}), size, content, words)
         return figures.numbers_of(sums, named)
@@ -236,7 +241,7 @@ class StudyEngine:
         """The posterior with its data at the sites, of which this process evaluates its own rows."""
         here = self.sums.exchange.here
         model = post.alone(*here).near_prior(prior_limit(post.dim)) if here else None
-        yield post.with_data_at(_Owners(self.sums, model, post.dim, self.noise_of))
+        yield post.with_data_at(_Owners(self.sums, post, model, self.noise_of))
 
     def preliminary(self, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> NoReturn:
         """See `check`."""
@@ -252,8 +257,8 @@ class _Owners:
 
     mine: tuple[int, ...] = ()
 
-    def __init__(self, sums: SumExchange, model: Posterior | None, dim: int, noise_of: NoiseOf | None) -> None:
-        self.sums, self.model, self.dim, self.noise_of = sums, model, dim, noise_of
+    def __init__(self, sums: SumExchange, post: Posterior, model: Posterior | None, noise_of: NoiseOf | None) -> None:
+        self.sums, self.post, self.model, self.noise_of = sums, post, model, noise_of
 
     def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
         """The number of rows of each site. Other numbers of single sites do not travel."""
@@ -263,9 +268,12 @@ class _Owners:
 
     @cached_property
     def _counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        model = self.model
-        here = [] if model is None else [[int(model.sizes[0]), bool(model.potential.rowwise)]]
-        found = self.sums.gathered(here, "the number of rows")
+        post, model = self.post, self.model
+        if isinstance(post, Regression):
+            found = [[rows, post.family.splits] for rows in post.agreed.rows]
+        else:
+            here = [] if model is None else [[int(model.sizes[0]), bool(model.potential.rowwise)]]
+            found = self.sums.gathered(here, "the number of rows")
         rows, splits = (np.array(column) for column in zip(*found, strict=True))
         # numbers of groups stay at the sites
         none = np.zeros(len(found), np.int64)
@@ -276,7 +284,9 @@ class _Owners:
         exact = StudyTotals(self.sums, self.model)
         if self.noise_of is None:
             return exact
-        return CoarseStudyTotals(exact, Noise(network.num_agents, self.dim, int(self._counts[0].sum())), self.noise_of)
+        return CoarseStudyTotals(
+            exact, Noise(network.num_agents, self.post.dim, int(self._counts[0].sum())), self.noise_of
+        )
 
     # --- latents, see `posterior.latent_keepers` ---
 

@@ -6,11 +6,12 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ..base.atomic import make_private, write_private
+from ..data.collectives import raise_all
 from ..posterior.coordinates import Coordinates
 from ..samplers.by_sums.proposal import Drawn, Mixture
 from .entry import Entry, ForgedError, digest_of, plain, revived
@@ -18,6 +19,8 @@ from .keys import digest
 
 # Largest difference between a site's own plan and the written one, in standard deviations or relative.
 _APART = 1e-6
+# Key of the problems in the content of an entry.
+_REFUSED = "refused"
 
 
 class Pending(Exception):  # noqa: N818 - control flow, not an error
@@ -232,33 +235,59 @@ class Exchange:
             Entries of other sites are missing.
         ForgedError
             An entry contradicts this site's entries, or the written plan is not this site's plan.
+        DataError
+            A site refuses.
         """
-        first = self.sites[0]
-        leader = self._entry(first)
-        if leader is None and plan.parts and self.site != first:
+        first, entries = self.sites[0], self._entries()
+        if any(map(_problems, entries.values())):
+            self.refuse(())
+        if entries[first] is None and plan.parts and self.site != first:
             raise Pending(self.step, [first])
+        leader = entries[first]
         written = plan.written() if leader is None else leader.written
         found = plan.adopted(written)
         if leader is not None and leader.plan != digest_of(written):
             raise ForgedError(f"the entry of {first} has a plan with another digest")
         chosen = digest_of(written)
-        if self.site is not None and self._entry(self.site) is None:
-            self._make(Entry(
-                self.study, self.step, self.site, self.before, words, chosen,
-                written if self.site == first else {}, plain(own(found, self.before + chosen)),
-            ))  # fmt: skip
-        entries = [self._entry(site) for site in self.sites]
-        missing = [site for site, entry in zip(self.sites, entries, strict=True) if entry is None]
-        if missing:
-            raise Pending(self.step, missing)
-        for entry in entries:
-            assert entry is not None
+        if self.site is not None and entries[self.site] is None:
+            plan_there = written if self.site == first else {}
+            entries = self._make(words, chosen, plan_there, own(found, self.before + chosen))
+        whole = self._whole(entries)
+        for entry in whole:
             if entry.plan != chosen:
                 raise ForgedError(f"{entry.site} evaluated another plan in step {self.step} than {first}")
         texts = [self.store.read(self.step, site) or b"" for site in self.sites]
         self.before = hashlib.sha256("".join([self.before, *map(digest, texts)]).encode()).hexdigest()
         self.step += 1
-        return [revived(entry.content) for entry in entries if entry is not None]
+        return [revived(entry.content) for entry in whole]
+
+    def refuse(self, problems: Sequence[str]) -> NoReturn:
+        """Send problems in place of numbers, and end the study once all sites have made their entries of this step.
+
+        Raises
+        ------
+        DataError
+            With the problems of all sites.
+        Pending
+            Entries of other sites are missing.
+        """
+        entries = self._entries()
+        if self.site is not None and entries[self.site] is None:
+            words = "the reasons why this site refuses" if problems else "nothing, as another site refuses"
+            entries = self._make(words, "", {}, {_REFUSED: list(problems)})
+        raise_all([text for entry in self._whole(entries) for text in _problems(entry)])
+        raise RuntimeError("a site refused without a reason")
+
+    def _entries(self) -> dict[str, Entry | None]:
+        """The stored entries of this step by site."""
+        return {site: self._entry(site) for site in self.sites}
+
+    def _whole(self, entries: Mapping[str, Entry | None]) -> list[Entry]:
+        """The entries of all sites, or `Pending`."""
+        missing = [site for site, entry in entries.items() if entry is None]
+        if missing:
+            raise Pending(self.step, missing)
+        return [entry for entry in entries.values() if entry is not None]
 
     def _entry(self, site: str) -> Entry | None:
         """The stored entry of a site in this step, or None."""
@@ -281,11 +310,14 @@ class Exchange:
             raise ForgedError(f"{where} is one of {entry.site} in step {entry.step} of the study {entry.study[:16]}")
         return entry
 
-    def _make(self, entry: Entry) -> None:
-        assert self.identity is not None
+    def _make(self, words: str, plan: str, written: dict[str, Any], content: Any) -> dict[str, Entry | None]:
+        """Make and store this site's entry of this step. The entries of all sites so far."""
+        assert self.site is not None and self.identity is not None
+        entry = Entry(self.study, self.step, self.site, self.before, words, plan, written, plain(content))
         text = entry.signed(self.identity)
         self.made(entry, text)
         self.store.write(entry.step, entry.site, text)
+        return {**self._entries(), self.site: entry}
 
     def take(self, entries: Mapping[tuple[int, str], bytes]) -> None:
         """Store the new entries of other sites.
@@ -309,6 +341,12 @@ class Exchange:
             if site == self.site:
                 raise ForgedError(f"{where} is signed by this site, which has not stored it: restore its folder")
             self.store.write(step, site, text)
+
+
+def _problems(entry: Entry | None) -> list[str]:
+    """The problems for which a site refuses, or none."""
+    content = None if entry is None else entry.content
+    return [str(text) for text in content[_REFUSED]] if isinstance(content, dict) and _REFUSED in content else []
 
 
 def prepared(folder: Path) -> EntryFolder:

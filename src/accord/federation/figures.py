@@ -8,22 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..data.collectives import Numbers
-from ..posterior.coarse import Normals
 from ..posterior.masks import largest
 
 # Factor of the scaled copy, with a resolution of 2^-115.
 _LARGER = 2.0**50
-
-
-def with_noise(numbers: Numbers, spread: Numbers, generator: Normals) -> Numbers:
-    """Numbers with noise, whose sd is half of `spread` by name, rounded up to a power of two. Others are unchanged."""
-    found = dict(numbers)
-    for name in sorted(spread):
-        sd = np.asarray(spread[name], np.float64)
-        used = (sd > 0.0) & np.isfinite(sd)
-        size = np.where(used, np.exp2(np.ceil(np.log2(np.where(used, sd, 1.0))) - 1.0), 0.0)
-        found[name] = np.asarray(numbers[name], np.float64) + size * generator.standard_normal(sd.shape)
-    return found
 
 
 def shapes_of(numbers: Numbers) -> dict[str, list[int]]:

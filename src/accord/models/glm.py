@@ -327,7 +327,7 @@ def model_at_sites(work: ModelAtSites) -> Regression:
 
         def together(kind: str, answers: Sequence[Any]) -> Any:
             own = ask(work, sites, answers)
-            return own if kind == "gathered" else reduce(added, own)
+            return reduce(added, own) if kind == "total" else own
 
         # each answer restarts the work, which repeats its warnings
         with warnings.catch_warnings(record=True) as caught:

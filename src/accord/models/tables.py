@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..base.errors import DataError, unknown_name_error
+from ..base.errors import unknown_name_error
 from ..data import Study, as_study
 from ..data.collectives import SiteCollectives, means_and_sds
 from ..data.formula_names import FormulaNames
@@ -205,8 +205,7 @@ def _require_frequent(study: Study, responses: Sequence[np.ndarray]) -> None:
                 f"{site}: refused, {few} of {len(counts)} classes of the response have fewer than {policy.cells} rows, "
                 "the floor of the site; name the classes, as in Categorical(levels=(0, 1, 2))"
             )
-    if found := [text for own in study.meeting.gathered(refusals) for text in own]:
-        raise DataError("\n  ".join(found))
+    study.meeting.require(refusals)
 
 
 def _column(frame: pd.DataFrame, name: str, site: str, what: str, least: float, strictly: bool) -> np.ndarray:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from jaxtyping import Float, Int64
 
+from ..base.counters import Normals
 from .coordinates import Coordinates
 from .masks import Masks
 
@@ -73,14 +74,6 @@ def sigma(num_agents: int) -> float:
     exact = _TOTAL / num_agents**0.5
     digits = 1 - floor(log10(exact))
     return floor(exact * 10**digits) / 10**digits
-
-
-class Normals(Protocol):
-    """A generator of standard normal numbers, such as `numpy.random.Generator`."""
-
-    def standard_normal(self, size: Any) -> np.ndarray:
-        """The next numbers, of this shape."""
-        ...
 
 
 class Coder(NamedTuple):

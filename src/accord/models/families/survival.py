@@ -6,6 +6,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
 import jax
@@ -14,7 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ...base.checks import whole_number
-from ...data.collectives import SiteCollectives
+from ...data.collectives import Normals, Numbers, SiteCollectives
 from ..priors import HalfCauchy, Normal
 from .family import Family, Parameter, Rows, Summary, numbers, require, require_varied
 
@@ -124,8 +125,8 @@ class PiecewiseExponential(_Survival):
 
         def below(times: np.ndarray) -> np.ndarray:
             counts = [{"events": np.searchsorted(own, times.ravel(), side="right")} for own in events]
-            one_row = [{"events": np.ones(times.size)} for _ in events]
-            return np.asarray(meeting.total(counts, one_row)["events"]).reshape(times.shape)
+            noisy = [partial(_with_noise, own) for own in counts]
+            return np.asarray(meeting.total(counts, noisy)["events"]).reshape(times.shape)
 
         cuts = tuple(_quantiles(below, shares * seen).tolist())
         if len(set(cuts)) < len(cuts):
@@ -233,6 +234,11 @@ def _log_mean_time(summary: Summary) -> float:
     if not np.isfinite(summary.mean):
         raise ValueError("no site has an event, so the time until an event cannot be estimated")
     return float(np.log(summary.mean))
+
+
+def _with_noise(counts: Numbers, normals: Normals) -> Numbers:
+    """Counts with noise of sd 1."""
+    return {name: count + normals.standard_normal(count.shape) for name, count in counts.items()}
 
 
 def _quantiles(below: Callable[[np.ndarray], np.ndarray], wanted: np.ndarray) -> np.ndarray:
