@@ -875,8 +875,8 @@ FAULTS = [
     Fault(
         "federation, entry made again",
         "federation/exchange.py",
-        "if self.site is not None and self._entry(self.site) is None:",
-        "if self.site is not None:",
+        "if self.site is not None and entries[self.site] is None:\n            plan_there",
+        "if self.site is not None:\n            plan_there",
         "test_federation.py",
     ),
     Fault(

@@ -16,10 +16,13 @@ from ..base.errors import explained, place_of
 
 @contextmanager
 def users_errors() -> Iterator[list[str]]:
-    """Print warnings and user errors as one line each. Yields the list of accord's warnings so far."""
-    warned: list[str] = []
+    """Print each warning once, and user errors as one line each. Yields the list of accord's warnings so far."""
+    warned, shown = list[str](), set[str]()
 
     def show(message: Warning | str, category: type[Warning], *rest: object, **options: object) -> None:
+        if str(message) in shown:
+            return
+        shown.add(str(message))
         print(f"warning: {message}", file=sys.stderr)
         # warnings of libraries have other classes
         if category is UserWarning and str(message) not in warned:

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .errors import users_errors
 
+if TYPE_CHECKING:
+    from ..federation import EntryFolder
+
 commands = typer.Typer(no_args_is_help=True, help="Studies between organisations (docs/federations.md).")
+
+# Most characters of an entry in the clear that are shown before it leaves.
+_LONGEST = 2_000
 
 _Study = Annotated[Path, typer.Argument(help="TOML file of the study.")]
 _Policy = Annotated[Path, typer.Argument(help="TOML file of the site's policy.")]
 _Folder = Annotated[Path, typer.Argument(help="Folder with the entries of all sites.")]
-
-
-@contextmanager
-def _users_errors() -> Iterator[None]:
-    """Print errors of users, and of forged entries, as one line each."""
-    from ..federation import ForgedError
-
-    with users_errors():
-        try:
-            yield
-        except ForgedError as error:
-            raise ValueError(str(error)) from error
 
 
 @commands.command(name="check")
@@ -38,7 +31,7 @@ def check_command(study: _Study, policy: _Policy) -> None:
     from ..federation import SitePolicy, StudyDocument
     from ..federation.check import check
 
-    with _users_errors():
+    with users_errors():
         document, own = StudyDocument.read(study), SitePolicy.read(policy)
         found = check(document, own)
         columns = ", ".join(f"{name} ({kind})" for name, kind in found.kinds.items())
@@ -65,21 +58,27 @@ def answer_command(
     """Make this site's next entry of a study, and put it into a folder that all sites share or exchange."""
     from ..federation import EntryFolder, Site, SitePolicy, StudyDocument
 
-    with _users_errors():
+    with users_errors():
         document, own, board = StudyDocument.read(study), SitePolicy.read(policy), EntryFolder(folder)
+        site = Site(own, lambda text: typer.echo(f"this site only: {text}"))
+        if len(site.entries(document)) > 1 and not folder.is_dir():
+            raise ValueError(f"there is no folder {folder}, and {own.site} has sent entries of this study before")
         waited = ""
         while True:
-            site = Site(own, lambda text: typer.echo(f"this site only: {text}"))
-            found = site.answer(document, board.all(document.sites), progress=False)
-            new = {step: text for step, text in found.entries.items() if board.read(step, own.site) is None}
-            for step, text in sorted(new.items()):
-                _release(step, text, own.site, yes=yes)
-                board.write(step, own.site, text)
+            try:
+                found = site.answer(document, board.all(document.sites), progress=False)
+            except (ValueError, ArithmeticError):
+                # the last entry says why the site refuses
+                _release(site.entries(document), board, own.site, yes=yes)
+                raise
+            new = _release(found.entries, board, own.site, yes=yes)
             if found.run is not None:
                 kept = own.folder / document.hash[:16] / "run.nc"
                 typer.echo(f"the study is finished: {kept}\n{found.run.summary().to_string()}")
                 return
             line = f"step {found.step} waits for {', '.join(found.waits_for)}"
+            copied = [site for site in found.waits_for if board.is_incomplete(found.step, site)]
+            line += f" (incomplete files of {', '.join(copied)})" if copied else ""
             if line != waited:
                 waited = line
                 typer.echo(line)
@@ -89,13 +88,22 @@ def answer_command(
                 time.sleep(wait)
 
 
-def _release(step: int, text: bytes, site: str, *, yes: bool) -> None:
-    """Show what an entry contains, and ask whether it may leave. Ends the command if not."""
-    what = json.loads(text.splitlines()[0])["what"]
-    typer.echo(f"step {step}, {len(text)} bytes: {what}")
-    if not yes and not typer.confirm("release?"):
-        typer.echo(f"nothing leaves {site}. The same command asks again.")
-        raise typer.Exit(1)
+def _release(entries: Mapping[int, bytes], board: EntryFolder, site: str, *, yes: bool) -> bool:
+    """Put the new entries of a site into the folder, after showing each and asking. Returns whether there were any."""
+    from ..federation.entry import HIDDEN
+
+    new = {step: text for step, text in sorted(entries.items()) if board.read(step, site) is None}
+    for step, text in new.items():
+        found = json.loads(text.splitlines()[0])
+        typer.echo(f"step {step}, {len(text)} bytes: {found['what']}")
+        in_clear = json.dumps(found["content"])
+        if not (isinstance(found["content"], dict) and found["content"].keys() & HIDDEN):
+            typer.echo(f"  {in_clear if len(in_clear) <= _LONGEST else f'{in_clear[:_LONGEST]} ...'}")
+        if not yes and not typer.confirm("release?"):
+            typer.echo(f"nothing leaves {site}. The same command asks again.")
+            raise typer.Exit(1)
+        board.write(step, site, text)
+    return bool(new)
 
 
 @commands.command(name="result")
@@ -107,14 +115,16 @@ def result_command(
     report: Annotated[Path | None, typer.Option(help="File for the report, such as report.html.")] = None,
 ) -> None:
     """Print the posterior of a finished study from the entries of all sites. No rows are needed."""
-    from ..examine.report import report as write_report
     from ..federation import EntryFolder, SitePolicy, StudyDocument, result
     from ..federation.program import named_keys
 
-    with _users_errors():
+    with users_errors():
         document = StudyDocument.read(study)
         public: Mapping[str, str] | None = None if policy is None else SitePolicy.read(policy).peers
-        run = result(document, folder, public)
+        for path in (output, report):
+            if path is not None and not path.absolute().parent.is_dir():
+                raise ValueError(f"{path}: its folder does not exist")
+        run = result(document, folder, public, report)
         typer.echo(f"{run.summary().to_string()}\n{run.certificate}")
         if public is None:
             typer.echo("the entries are signed by these keys, which only the sites can confirm:")
@@ -122,8 +132,6 @@ def result_command(
                 typer.echo(f"  {site} = {key}")
         if output is not None:
             run.save(output)
-        if report is not None:
-            write_report(run, report)
 
 
 @commands.command(name="hash")
@@ -131,7 +139,7 @@ def hash_command(study: _Study) -> None:
     """Print the hash of a study, which policies of sites list."""
     from ..federation import StudyDocument
 
-    with _users_errors():
+    with users_errors():
         typer.echo(StudyDocument.read(study).hash)
 
 
@@ -140,7 +148,7 @@ def key_command(path: Annotated[Path, typer.Argument(help="New file for the priv
     """Create the private key of a site, and print its public key for the policies of all sites."""
     from ..federation.keys import new_identity
 
-    with _users_errors():
+    with users_errors():
         typer.echo(new_identity(path))
 
 
@@ -156,7 +164,7 @@ def app_command(
     from ..federation import StudyDocument
     from ..federation.flower.bundle import write_app
 
-    with _users_errors():
+    with users_errors():
         found = StudyDocument.read(study)
         output = folder.with_name(f"{folder.name}-results") if output is None else output
         write_app(found, folder, output)

@@ -147,7 +147,7 @@ def sums_of(x: np.ndarray, centre: Any, normals: Normals | None = None) -> tuple
 
 
 def mean_and_sd(rows: Any, first: Any, second: Any) -> tuple[Any, Any]:
-    """Mean and standard deviation from `sums_of`. The mean is relative to the centre. The sd is infinite on overflow."""
+    """Mean, relative to the centre, and standard deviation from `sums_of`. The sd is infinite on overflow."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         mean = first / rows
         variance = second / rows - mean**2

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.errors import DataError
 from .cells import SiteTable
 from .collectives import LocalCollectives, Normals, Numbers, SiteCollectives, is_far, mean_and_sd, sums_of
 from .files import natural
@@ -24,6 +25,8 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _BINS = 64
 # Rounds of a quantile search, which resolve 0.001 standard deviations. More rounds would reveal single cells.
 _ROUNDS = 2
+# Most rows of a site.
+_MOST_ROWS = 10**12
 # Key of the number of rows among the sums.
 _ROWS = "(rows)"
 # Suffix of the keys of missing cells among the sums.
@@ -258,6 +261,9 @@ def agree(
             for table, count, own, hidden, levels in zip(tables, dropped, each, few, own_levels, strict=True)
         ]
     )
+    for site, own in zip(meeting.sites, received, strict=True):
+        if not 0 <= own["rows"] <= _MOST_ROWS:
+            raise DataError(f"{site}: no site has {own['rows']} rows")
     strictest = reduce(Policy.stricter, [Policy(**own["policy"]) for own in received])
     by_site = tuple(_columns(own["columns"]) for own in received)
     seen = {name: {level for own in received for level in own["levels"][name]} for name in factors}

@@ -63,6 +63,7 @@ def warn_of(
             elif not grouped:
                 # misread separators would explain other sizes
                 found += _units(name, tables, _OTHER_SIZE)
+                found += _unit_here(name, tables, agreed)
     for text in found:
         warnings.warn(text, stacklevel=stacklevel)
 
@@ -170,6 +171,20 @@ def _units(name: str, tables: Sequence[SiteTable], ratio: float) -> list[str]:
         return []
     return [
         f"column {name!r} varies {varied[most] / varied[least]:.0f} times as much at {most} as at {least}: do both "
+        "use the same unit?"
+    ]
+
+
+def _unit_here(name: str, tables: Sequence[SiteTable], agreed: Agreed) -> list[str]:
+    """A warning if the numbers of the only site in this process vary much less than those of all sites together."""
+    pooled = agreed.columns[name].sd
+    if len(tables) != 1 or len(agreed.sites) == 1 or pooled is None:
+        return []
+    own = float(tables[0].present(name).std()) if tables[0].present(name).size else 0.0
+    if own == 0.0 or pooled < _OTHER_SIZE * own:
+        return []
+    return [
+        f"column {name!r} varies {pooled / own:.0f} times as much at all sites together as at {tables[0].name}: do all "
         "use the same unit?"
     ]
 

@@ -24,7 +24,7 @@ from ..models.documents import arguments_of_glm, options_of_study
 from ..models.effects import INTEGRATED, require_integrated
 from ..models.formula import columns_of_formula, require_groups_of_sites
 from ..models.sections import require_known, require_type
-from ..models.tables import needed
+from ..models.tables import family_of, needed
 from ..posterior import Posterior
 from ..posterior.masks import FEWEST
 from ..samplers.by_sums.auto import Auto
@@ -89,12 +89,14 @@ class StudyDocument:
         sites = document["data"].get("sites")
         if not isinstance(sites, list) or not all(isinstance(name, str) for name in sites) or len(sites) < 2:
             raise ValueError(f"[data] of a study must list its sites, sites = [...], found {sites!r}")
-        if len(set(sites)) < len(sites):
-            raise ValueError(f"the sites of a study must have different names, found {sites}")
+        if len({name.casefold() for name in sites}) < len(sites):
+            raise ValueError(f"the sites of a study must have different names, found {sites}; case does not count")
         for name in sites:
             # names of files
-            if re.fullmatch(r"[\w][\w .-]*", name) is None:
-                raise ValueError(f"a site's name has letters, digits, spaces and . _ - only, found {name!r}")
+            if re.fullmatch(r"[\w][\w .-]{0,63}", name) is None:
+                raise ValueError(
+                    f"a site's name has at most 64 letters, digits, spaces and . _ - only, found {name[:80]!r}"
+                )
         require_known("key of [run] of a study", self.run, _RUN)
         for key, value in self.run.items():
             require_type("[run]", key, value, _RUN[key])
@@ -115,7 +117,8 @@ class StudyDocument:
                 )
         # errors in options and arguments are raised now
         if self.module is None:
-            self._options, self._arguments  # noqa: B018
+            self._options  # noqa: B018
+            family_of(self._arguments.get("family", "normal"))
             require_groups_of_sites(self._arguments["formula"])
             require_integrated(self._arguments.get("effects", INTEGRATED))
         elif set(document["data"]) > {"sites"} or "priors" in document:
@@ -153,6 +156,11 @@ class StudyDocument:
     def coarse(self) -> bool:
         """Whether sites add noise to their numbers and round them, by default True."""
         return bool(self.run.get("coarse", True))
+
+    @property
+    def report(self) -> bool:
+        """Whether the sites check the model together after the run, for a report. By default False."""
+        return bool(self.run.get("report", False))
 
     @property
     def method(self) -> BySums:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, reduce
@@ -20,10 +21,11 @@ from ..network import Network
 from ..posterior import Posterior
 from ..posterior.coarse import FLAG, CoarseTotals, Coder, Noise, Question
 from ..posterior.evaluate import count
-from ..posterior.masks import added, decoded, encoded, require_masks
+from ..posterior.masks import added, decoded, encoded, require_masks, require_public_key
 from ..posterior.totals import Totals
 from ..samplers.protocol import Bound, Sampler
 from . import figures
+from .entry import plain
 from .exchange import Exchange, Plan
 from .keys import SiteMasks, bytes_of, text_of
 
@@ -79,8 +81,17 @@ class SumExchange:
             own = {"identity": identity, "accord": __version__}
             return own | ({"masks": text_of(masks.begin())} if masks is not None else {})
 
+        def read(content: Any) -> tuple[str, bytes]:
+            version, key = content["accord"], bytes_of(content["masks"]) if self.masked else b""
+            if re.fullmatch(r"[\w.+-]{1,40}", version, re.ASCII) is None:
+                raise ValueError("not a version")
+            if self.masked:
+                require_public_key(key)
+            return version, key
+
         found = exchange.gather(Plan("keys", {}), keys, "public keys of this site, and the version of accord there")
-        versions = {site: str(one.get("accord")) for site, one in zip(exchange.sites, found, strict=True)}
+        each = exchange.each(found, read)
+        versions = {site: version for site, (version, _) in zip(exchange.sites, each, strict=True)}
         if set(versions.values()) != {__version__}:
             others = ", ".join(f"{version} at {site}" for site, version in versions.items() if version != __version__)
             raise DataError(
@@ -88,11 +99,19 @@ class SumExchange:
                 f"{__version__}"
             )
         if masks is not None:
-            masks.agree(exchange.here[0], [bytes_of(one["masks"]) for one in found], exchange.study)
+            masks.agree(exchange.here[0], [key for _, key in each], exchange.study)
 
     def gathered(self, own: Sequence[Any], words: str) -> list[Any]:
-        """JSON values of all sites, in the clear."""
-        return self.exchange.gather(Plan("gathered", {}), lambda plan, context: own[0], words)
+        """JSON values of all sites, in the clear. They must have the same types."""
+        found = self.exchange.gather(Plan("gathered", {}), lambda plan, context: own[0], words)
+        kind = _kind(plain(own[0]) if own else found[0])
+
+        def read(content: Any) -> Any:
+            if _kind(content) != kind:
+                raise TypeError("another type")
+            return content
+
+        return self.exchange.each(found, read)
 
     def refuse(self, problems: Sequence[str]) -> NoReturn:
         """End the study at all sites, with the problems of this site."""
@@ -122,33 +141,37 @@ class SumExchange:
         DataError
             Sites have arrays of different shapes, dtypes or descriptions.
         """
-        sites = self.exchange.sites
+        sites, masked = self.exchange.sites, self.masked
 
         def content(chosen: Plan, context: str) -> dict[str, Any]:
             self.count_points(points)
             leaves, about = own(chosen)
             head = {"about": about, "like": [[leaf.dtype.str, *leaf.shape] for leaf in leaves]}
-            if not self.masked:
+            if not masked:
                 return {**head, "own": list(leaves)}
             assert self.masks is not None
             words_here = encoded(leaves, len(sites))
             return {**head, "masked": self.masks.masked(self.exchange.step, context, words_here)}
 
-        step = self.exchange.step
-        found = self.exchange.gather(plan, content, words)
-        first = found[0]
-        for site, one in zip(sites, found, strict=True):
-            if (one["about"], one["like"]) != (first["about"], first["like"]):
-                raise DataError(f"{site} and {sites[0]} have numbers of different shapes or names in step {step}")
-        like = [np.empty(shape, kind) for kind, *shape in first["like"]]
-        if not self.masked:
-            sums = [reduce(np.add, leaves) for leaves in zip(*(one["own"] for one in found), strict=True)]
-            whole = [np.asarray(leaf).reshape(empty.shape) for leaf, empty in zip(sums, like, strict=True)]
-            return whole, first["about"]
-        words_of_all = [np.asarray(one["masked"], np.uint64) for one in found]
-        if len({one.shape for one in words_of_all}) > 1:
-            raise DataError(f"sites have masked numbers of different shapes in step {step}")
-        return decoded(added(*words_of_all), like, len(found)), first["about"]
+        def read(one: Any) -> tuple[Any, list[list[Any]], Any]:
+            like: list[list[Any]] = [[str(kind), *map(int, shape)] for kind, *shape in one["like"]]
+            if masked:
+                return one["about"], like, np.asarray(one["masked"], np.uint64)
+            leaves = zip(one["own"], like, strict=True)
+            return one["about"], like, [np.asarray(leaf, kind).reshape(shape) for leaf, (kind, *shape) in leaves]
+
+        found = self.exchange.each(self.exchange.gather(plan, content, words), read)
+        about, like, numbers = found[0]
+        size = np.shape(numbers) if masked else ()
+        for site, (named, shapes, own_numbers) in zip(sites, found, strict=True):
+            if (named, shapes, np.shape(own_numbers) if masked else ()) != (about, like, size):
+                raise DataError(
+                    f"{site} and {sites[0]} have numbers of different shapes or names in step {self.exchange.step - 1}"
+                )
+        if not masked:
+            return [reduce(np.add, leaves) for leaves in zip(*(leaves for *_, leaves in found), strict=True)], about
+        shapes_of_sums = [np.empty(shape, kind) for kind, *shape in like]
+        return decoded(added(*(words_of_site for *_, words_of_site in found)), shapes_of_sums, len(found)), about
 
     def integers(
         self, plan: Plan, coder: Coder, points: int, own: Callable[[Plan], np.ndarray], words: str
@@ -162,12 +185,15 @@ class SumExchange:
                 numbers = self.masks.masked_integers(self.exchange.step, context, numbers, coder.mask)
             return {"coarse": coder.packed(numbers)}
 
-        step = self.exchange.step
         found = self.exchange.gather(plan, content, words)
-        try:
-            return coder.added_up([coder.unpacked(np.asarray(one["coarse"])) for one in found])
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"sites have coarse numbers of different widths in step {step}: {error}") from error
+        return coder.added_up(self.exchange.each(found, lambda one: coder.unpacked(np.asarray(one["coarse"]))))
+
+
+def _kind(value: Any) -> Any:
+    """The type of a JSON value, and the keys and types of its parts."""
+    if isinstance(value, dict):
+        return {name: type(part) for name, part in value.items()}
+    return type(value)
 
 
 class StudyCollectives(SiteCollectives):
@@ -361,13 +387,16 @@ class CoarseStudyTotals(CoarseTotals):
         words = (
             f"{_described(question.function)} With noise and rounded, at {counted(len(question.points), 'position')}."
         )
-        self.sent, self.sums, wide = 0, 0, coder
+        self.sent, self.sums, wide, name = 0, 0, coder, _name(question.function)
+        plan: Plan | None = None
         while True:
             whole = wide.beside(first) if needs_origin else wide
             whole = whole.beside(FLAG)
 
-            def own(plan: Plan, wide: Coder = wide) -> np.ndarray:
+            def own(adopted: Plan, wide: Coder = wide, plan: Plan | None = plan) -> np.ndarray:
                 assert model is not None
+                # a wider message is of the same positions as the first one, as it has the same noise
+                plan = plan or adopted
                 more = {name: plan.parts[name] for name in options}
                 if "at_once" in question.options:
                     more["at_once"] = question.options["at_once"]
@@ -382,10 +411,11 @@ class CoarseStudyTotals(CoarseTotals):
                     more_numbers, clipped = [numbers, at_origin], clipped or lost
                 return np.concatenate([*more_numbers, [int(clipped)]])
 
-            plan = Plan(f"{_name(question.function)}, try {self.sums + 1}", parts)
-            # a wider message has the same positions
-            looked = len(question.points) if self.sums == 0 else 0
-            total = sums.integers(plan, whole, looked, own, words)
+            if plan is None:
+                total = sums.integers(Plan(name, parts), whole, len(question.points), own, words)
+                plan = sums.exchange.adopted
+            else:
+                total = sums.integers(Plan(f"{name}, wider, {self.sums}", {}), whole, 0, own, words)
             self.sent += int(whole.width.sum())
             self.sums += 1
             if total[-1] == 0:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.errors import DataError
 from ..data.cells import AboutCells
 from .keys import bytes_of, is_signed, signature, text_of
 
@@ -20,11 +21,15 @@ _KINDS = "biuf"
 _LARGE = 16
 # Start of every signed message, so that a signature of another protocol is no signature of an entry.
 _PURPOSE = b"accord entry 1\n"
+# Keys of contents whose numbers only count in a sum.
+HIDDEN = frozenset({"masked", "own", "coarse"})
+# Lines of an entry.
+LINES = 2
 # Most bytes of an entry.
 MOST_BYTES = 200_000_000
 
 
-class ForgedError(RuntimeError):
+class ForgedError(DataError):
     """An entry is damaged, is not signed by its site, or contradicts an earlier entry."""
 
 

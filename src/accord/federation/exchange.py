@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from ..base.atomic import make_private, write_private
+from ..base.atomic import make_private, write_private, write_whole
 from ..data.collectives import raise_all
 from ..posterior.coordinates import Coordinates
 from ..samplers.by_sums.proposal import Drawn, Mixture
-from .entry import Entry, ForgedError, digest_of, plain, revived
+from .entry import LINES, MOST_BYTES, Entry, ForgedError, digest_of, plain, revived
 from .keys import digest
 
+Result = TypeVar("Result")
 # Largest difference between a site's own plan and the written one, in standard deviations or relative.
 _APART = 1e-6
 # Key of the problems in the content of an entry.
@@ -50,11 +53,32 @@ class EntryFolder:
         return self.folder / f"step-{step:03d}" / f"{site}.json"
 
     def read(self, step: int, site: str) -> bytes | None:
-        """An entry, or None if it is not there."""
+        """An entry, or None if it is not there. In a shared folder, a file that is still copied is not there.
+
+        Raises
+        ------
+        ForgedError
+            The file is a link, a device or a pipe, or it is too large.
+        """
+        path = self.path(step, site)
         try:
-            return self.path(step, site).read_bytes()
-        except FileNotFoundError:
+            # a link could lead to any file of this machine, and a pipe would block
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise ForgedError(f"{path} is no file with an entry: {error.strerror}") from error
+        with open(descriptor, "rb") as file:
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
+                raise ForgedError(f"{path} is no file, or has more than {MOST_BYTES:,} bytes")
+            found = file.read(MOST_BYTES + 1)
+        is_whole = found.endswith(b"\n") and found.count(b"\n") >= LINES
+        return found if self.private or is_whole else None
+
+    def is_incomplete(self, step: int, site: str) -> bool:
+        """Whether there is a file of an entry that is still copied."""
+        return self.path(step, site).is_file() and self.read(step, site) is None
 
     def write(self, step: int, site: str, entry: bytes) -> None:
         """Write an entry."""
@@ -63,10 +87,10 @@ class EntryFolder:
             write_private(path, entry)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        # another program may copy the folder at any time
-        unfinished = path.with_name(f".{path.name}.partial")
-        unfinished.write_bytes(entry)
-        unfinished.replace(path)
+        if path.parent.is_symlink():
+            raise ForgedError(f"{path.parent} is a link to another folder")
+        # another program may copy the folder at any time, or put a link in the place of this file
+        write_whole(path, entry)
 
     def all(self, sites: Sequence[str]) -> dict[tuple[int, str], bytes]:
         """All entries of some sites by step and site."""
@@ -162,14 +186,16 @@ def _require_same_mixture(name: str, own: Mixture, found: Mixture) -> None:
 
 
 def _require_near(name: str, mean: Any, factor: Any, other_mean: Any, other_factor: Any) -> None:
-    """Raise `ValueError` unless means and covariances agree in standard deviations. Signs of factors may differ."""
+    """Raise `ValueError` unless means and factors agree in standard deviations.
+
+    Another factor of the same covariance is refused too: sites read sums of the points of their own factor.
+    """
     with np.errstate(all="ignore"):
         apart = np.linalg.solve(factor, other_mean - mean)
-        ratio = np.linalg.solve(factor, other_factor)
-        change = ratio @ ratio.T - np.eye(len(mean))
+        change = np.linalg.solve(factor, other_factor) - np.eye(len(mean))
         worst = max(np.abs(apart).max(initial=0.0), np.abs(change).max(initial=0.0))
     if not worst <= _APART:
-        raise ValueError(f"the means or covariances of {name} differ by {worst:.2g} standard deviations")
+        raise ValueError(f"the means or factors of {name} differ by {worst:.2g} standard deviations")
 
 
 class Exchange:
@@ -209,6 +235,8 @@ class Exchange:
     ) -> None:
         self.study, self.sites, self.site, self.store = study, tuple(sites), site, store
         self.public, self.identity, self.made = public, identity, made
+        # plan of the last step, with the written numbers
+        self.adopted: Plan | None = None
         # number of the next step, and digest of all entries of earlier steps
         self.step, self.before = 0, hashlib.sha256(study.encode()).hexdigest()
 
@@ -245,7 +273,7 @@ class Exchange:
             raise Pending(self.step, [first])
         leader = entries[first]
         written = plan.written() if leader is None else leader.written
-        found = plan.adopted(written)
+        self.adopted = found = plan.adopted(written)
         if leader is not None and leader.plan != digest_of(written):
             raise ForgedError(f"the entry of {first} has a plan with another digest")
         chosen = digest_of(written)
@@ -259,7 +287,20 @@ class Exchange:
         texts = [self.store.read(self.step, site) or b"" for site in self.sites]
         self.before = hashlib.sha256("".join([self.before, *map(digest, texts)]).encode()).hexdigest()
         self.step += 1
-        return [revived(entry.content) for entry in whole]
+        return self.each([entry.content for entry in whole], revived)
+
+    def each(self, contents: Sequence[Any], read: Callable[[Any], Result]) -> list[Result]:
+        """What each site's content of the last step holds. Raises `ForgedError` that names a site of another format."""
+        found = []
+        for site, content in zip(self.sites, contents, strict=True):
+            try:
+                found.append(read(content))
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise ForgedError(
+                    f"the entry of {site} in step {self.step - 1} has another content than accord writes: "
+                    f"{type(error).__name__}"
+                ) from error
+        return found
 
     def refuse(self, problems: Sequence[str]) -> NoReturn:
         """Send problems in place of numbers, and end the study once all sites have made their entries of this step.
@@ -275,7 +316,8 @@ class Exchange:
         if self.site is not None and entries[self.site] is None:
             words = "the reasons why this site refuses" if problems else "nothing, as another site refuses"
             entries = self._make(words, "", {}, {_REFUSED: list(problems)})
-        raise_all([text for entry in self._whole(entries) for text in _problems(entry)])
+        found = [text for entry in self._whole(entries) for text in _problems(entry)]
+        raise_all([*found[:-1], f"{found[-1]}. The study ends here. Repair the cause and begin it with another seed"])
         raise RuntimeError("a site refused without a reason")
 
     def _entries(self) -> dict[str, Entry | None]:
@@ -327,7 +369,12 @@ class Exchange:
         ForgedError
             An entry is not signed by its site, is of another study or step, or differs from the stored one.
         """
+        own = [step for step, _ in self.store.all([self.site])] if self.site is not None else []
+        # no honest site is further
+        last = max(own, default=-1) + 1
         for (step, site), text in sorted(entries.items()):
+            if self.site is not None and step > last:
+                continue
             where = f"the entry of {site} in step {step}"
             stored = self.store.read(step, site)
             if stored == text:

@@ -22,7 +22,7 @@ from ..sampling.sample import sample
 from . import audit
 from .document import StudyDocument
 from .engine import NoiseOf, StudyCollectives, StudyEngine, SumExchange, prior_limit
-from .entry import Entry, ForgedError
+from .entry import HIDDEN, Entry, ForgedError
 from .exchange import EntryFolder, Exchange, Pending, Plan, prepared
 from .keys import SiteMasks, alone, digest, secret_noise
 from .policy import RefusedError, SitePolicy
@@ -175,7 +175,7 @@ class Site:
                 policy.require_study(study)
                 self._require_same_data(own_folder)
                 return self._answer(study, own_folder, store, entries, progress)
-            except (RefusedError, ForgedError, DataError, ValueError, ArithmeticError) as error:
+            except (ValueError, ArithmeticError) as error:
                 audit.note(policy.folder, study=study.hash, refused=str(error)[:_LONGEST])
                 self.log(str(error)[:_LONGEST])
                 raise
@@ -183,6 +183,10 @@ class Site:
                 # the message may contain data
                 audit.note(policy.folder, study=study.hash, failed=traceback.format_exc())
                 raise SiteError(f"{policy.site}: {type(error).__name__}, see its audit file") from None
+
+    def entries(self, study: StudyDocument) -> dict[int, bytes]:
+        """All entries that this site has made for a study, by step. The last one may say why the site refuses."""
+        return self._own(prepared(self.policy.folder / study.hash[:16]))
 
     def _answer(
         self,
@@ -203,7 +207,7 @@ class Site:
             if entry.step == 1:
                 noted |= self._absent(study)
             # numbers of sums stay in the entry, which the site's folder has
-            if not (isinstance(entry.content, dict) and entry.content.keys() & {"masked", "own", "coarse"}):
+            if not (isinstance(entry.content, dict) and entry.content.keys() & HIDDEN):
                 noted["sent"] = entry.content
             audit.note(policy.folder, study=study.hash, **noted)
 
@@ -218,7 +222,7 @@ class Site:
         try:
             run, post, engine = follow(study, sums, policy.data, policy.floors, partial(secret_noise, folder), progress)
             self._keep(study, folder, run, post.alone(*exchange.here))
-            if study.run.get("report", False) and not (folder / _REPORT).is_file():
+            if study.report and not (folder / _REPORT).is_file():
                 report(run, folder / _REPORT, post, _network(study), sites=study.sites, engine=engine)
         except Pending as stop:
             has = tuple(site for site in study.sites if site not in stop.sites and store.read(stop.step, site))
@@ -285,18 +289,25 @@ def absent_column(file: str, name: str, near: str | None) -> str:
     )
 
 
-def result(study: StudyDocument, folder: Path, public: Mapping[str, str] | None = None) -> Run:
+def result(
+    study: StudyDocument | str | Path,
+    folder: str | Path,
+    public: Mapping[str, str] | None = None,
+    report_to: str | Path | None = None,
+) -> Run:
     """The run of a finished study, from the entries of all sites. It needs no rows.
 
     Parameters
     ----------
     study
-        The study.
+        The study, or its file.
     folder
         Folder of all entries.
     public
         Public keys of all sites by name. None: the keys that the entries name. Someone who replaced all entries could
         then have made them.
+    report_to
+        File for the report. With ``report = true`` in the study it has the checks that all sites made.
 
     Raises
     ------
@@ -305,12 +316,17 @@ def result(study: StudyDocument, folder: Path, public: Mapping[str, str] | None 
     ForgedError
         An entry was changed.
     """
-    store = EntryFolder(folder)
+    study = study if isinstance(study, StudyDocument) else StudyDocument.read(study)
+    store = EntryFolder(Path(folder))
     if public is None:
         public = named_keys(study, store)
     exchange = Exchange(study.hash, study.sites, None, store, public)
     try:
-        run, *_ = follow(study, SumExchange(exchange, None, study.masks), None, Policy.none(), _no_noise)
+        run, post, engine = follow(study, SumExchange(exchange, None, study.masks), None, Policy.none(), _no_noise)
+        if report_to is not None and study.report:
+            report(run, report_to, post, _network(study), sites=study.sites, engine=engine)
+        elif report_to is not None:
+            report(run, report_to, sites=study.sites)
     except Pending as stop:
         raise DataError(
             f"the study is not finished: {folder} has no entry of {', '.join(stop.sites)} for step {stop.step}"

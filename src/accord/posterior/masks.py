@@ -175,6 +175,12 @@ def new_private_key() -> tuple[Any, bytes]:
     return private, private.public_key().public_bytes_raw()
 
 
+def require_public_key(public: bytes) -> None:
+    """Raise `ValueError` for bytes that are no public key, or one with which all keys of pairs are known."""
+    x25519, *_ = _cryptography()
+    x25519.X25519PrivateKey.generate().exchange(x25519.X25519PublicKey.from_public_bytes(public))
+
+
 def pair_keys(private: Any, agent: int, publics: Sequence[bytes], run: bytes) -> dict[int, bytes]:
     """The keys of an agent with all others, by agent index. Arguments as in `Masks.agree`."""
     x25519, _, hkdf, hashes = _cryptography()

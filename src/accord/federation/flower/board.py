@@ -15,7 +15,7 @@ from ..document import StudyDocument, hash_of
 from ..entry import ForgedError
 from ..exchange import EntryFolder
 from ..policy import RefusedError, SitePolicy
-from ..program import Site, SiteError, result
+from ..program import Site, result
 
 
 class Channel(Protocol):
@@ -60,7 +60,7 @@ def answered(policy: SitePolicy, request: bytes, log: Callable[[str], None] = la
     known = {place: entry for place, entry in entries.items() if place[1] in study.sites}
     try:
         found = Site(policy, log).answer(study, known)
-    except (SiteError, ForgedError, DataError, ValueError, ArithmeticError) as error:
+    except (ValueError, ArithmeticError) as error:
         return failed(str(error), policy.site, refused=isinstance(error, RefusedError))
     own = [[step, entry.decode()] for step, entry in sorted(found.entries.items()) if step >= since]
     answer = {"site": policy.site, "step": found.step, "waits_for": found.waits_for, "has": found.has, "entries": own}
