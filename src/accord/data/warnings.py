@@ -176,7 +176,7 @@ def _units(name: str, tables: Sequence[SiteTable], ratio: float) -> list[str]:
 
 
 def _unit_here(name: str, tables: Sequence[SiteTable], agreed: Agreed) -> list[str]:
-    """A warning if the numbers of the only site in this process vary much less than those of all sites together."""
+    """A warning if the numbers of the only site in this process vary much less than at all sites together."""
     pooled = agreed.columns[name].sd
     if len(tables) != 1 or len(agreed.sites) == 1 or pooled is None:
         return []
