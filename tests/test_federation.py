@@ -1896,6 +1896,22 @@ def test_names_of_sites_differ_in_more_than_case():
 def test_a_result_needs_only_names_of_files(finished, tmp_path):
     federation, runs = finished
     (tmp_path / "study.toml").write_text(federation.text)
-    found = result(str(tmp_path / "study.toml"), str(federation.board.folder), report_to=tmp_path / "report.html")
+    found = result(str(tmp_path / "study.toml"), str(federation.board.folder))
     np.testing.assert_array_equal(found.draws, runs["north"].draws)
-    assert "north" in (tmp_path / "report.html").read_text()
+
+
+def test_sites_check_the_model_together_if_the_study_has_a_report(tmp_path):
+    federation = Federation(tmp_path, STUDY + "report = true\nfallback = true\n")
+    runs, here = federation.run(), federation.here()
+    expected = accord.sample(here, accord.Network.star(3), draws=200)
+    np.testing.assert_allclose(runs["south"].draws, expected.draws, rtol=1e-9, atol=1e-9)
+    # the same number as in one process
+    elpd = f"{accord.loo(expected, here, accord.Network.star(3)).elpd:.1f}"
+    reports = list(tmp_path.glob("*/kept/*/report.html"))
+    assert len(reports) == 3 and all(elpd.replace("-", "") in path.read_text() for path in reports)
+    (tmp_path / "study.toml").write_text(federation.text)
+    folder, report = str(federation.board.folder), str(tmp_path / "report.html")
+    found = CliRunner().invoke(app, ["study", "result", str(tmp_path / "study.toml"), folder, "--report", report])
+    assert found.exit_code == 0 and "see the reports of the sites" in found.output
+    wrong = [*("study", "result", str(tmp_path / "study.toml"), folder), "--output", str(tmp_path / "none" / "run.nc")]
+    assert "its folder does not exist" in CliRunner().invoke(app, wrong).output

@@ -115,6 +115,7 @@ def result_command(
     report: Annotated[Path | None, typer.Option(help="File for the report, such as report.html.")] = None,
 ) -> None:
     """Print the posterior of a finished study from the entries of all sites. No rows are needed."""
+    from ..examine.report import report as write_report
     from ..federation import EntryFolder, SitePolicy, StudyDocument, result
     from ..federation.program import named_keys
 
@@ -124,7 +125,7 @@ def result_command(
         for path in (output, report):
             if path is not None and not path.absolute().parent.is_dir():
                 raise ValueError(f"{path}: its folder does not exist")
-        run = result(document, folder, public, report)
+        run = result(document, folder, public)
         typer.echo(f"{run.summary().to_string()}\n{run.certificate}")
         if public is None:
             typer.echo("the entries are signed by these keys, which only the sites can confirm:")
@@ -132,6 +133,10 @@ def result_command(
                 typer.echo(f"  {site} = {key}")
         if output is not None:
             run.save(output)
+        if report is not None:
+            write_report(run, report, sites=document.sites)
+            if document.report:
+                typer.echo(f"{report} has no checks of the model, which need rows: see the reports of the sites")
 
 
 @commands.command(name="hash")

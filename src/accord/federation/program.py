@@ -293,7 +293,6 @@ def result(
     study: StudyDocument | str | Path,
     folder: str | Path,
     public: Mapping[str, str] | None = None,
-    report_to: str | Path | None = None,
 ) -> Run:
     """The run of a finished study, from the entries of all sites. It needs no rows.
 
@@ -306,8 +305,6 @@ def result(
     public
         Public keys of all sites by name. None: the keys that the entries name. Someone who replaced all entries could
         then have made them.
-    report_to
-        File for the report. With ``report = true`` in the study it has the checks that all sites made.
 
     Raises
     ------
@@ -322,11 +319,7 @@ def result(
         public = named_keys(study, store)
     exchange = Exchange(study.hash, study.sites, None, store, public)
     try:
-        run, post, engine = follow(study, SumExchange(exchange, None, study.masks), None, Policy.none(), _no_noise)
-        if report_to is not None and study.report:
-            report(run, report_to, post, _network(study), sites=study.sites, engine=engine)
-        elif report_to is not None:
-            report(run, report_to, sites=study.sites)
+        run, *_ = follow(study, SumExchange(exchange, None, study.masks), None, Policy.none(), _no_noise)
     except Pending as stop:
         raise DataError(
             f"the study is not finished: {folder} has no entry of {', '.join(stop.sites)} for step {stop.step}"
