@@ -251,7 +251,7 @@ class Noise:
 
     def gradient(self, radius: np.ndarray) -> np.ndarray:
         """Sd of the noise in each coordinate of the gradient of F at points, shape (point,)."""
-        return np.asarray(np.maximum(_GRADIENT, _GRADIENT_FAR * radius / self.dim**0.5) * (1.0 + 1.0 / 12.0) ** 0.5)
+        return np.asarray(self._gradient(radius) * (1.0 + 1.0 / 12.0) ** 0.5)
 
     @property
     def expanded(self) -> tuple[float, float]:
@@ -262,7 +262,11 @@ class Noise:
     def _value(self, radius: np.ndarray) -> np.ndarray:
         """Sd of an agent's noise in its potential."""
         beyond = np.maximum(0.0, np.square(radius) - (self.dim**0.5 + _NEAR) ** 2)
-        return np.maximum(self.sigma, _FAR * beyond / 2.0 / self.num_agents)
+        return np.maximum(self.sigma, _short(_FAR * beyond / 2.0 / self.num_agents))
+
+    def _gradient(self, radius: np.ndarray) -> np.ndarray:
+        """Sd of the noise in each coordinate of a summed gradient, before rounding."""
+        return np.maximum(_GRADIENT, _short(_GRADIENT_FAR * radius / self.dim**0.5))
 
     def coder(self, kind: str, radius: np.ndarray) -> Coder:
         """The coder of a sum at points of these radii, shape (point,), with all numbers of a point in a row."""
@@ -272,10 +276,10 @@ class Noise:
         noise, root = np.empty((count, 1 + gradients + hessians)), self.num_agents**0.5
         noise[:, 0] = {"error": _QUADRATURE / root, "expansion": self.sigma}.get(kind, self._value(radius))
         if kind == "slope":
-            noise[:, 1:] = np.maximum(_GRADIENT, _GRADIENT_FAR * radius / dim**0.5)[:, None] / root
+            noise[:, 1:] = self._gradient(radius)[:, None] / root
         if kind == "expansion":
             gradient, hessian = self.expanded
-            further = np.maximum(1.0, radius / (dim**0.5 + _NEAR))[:, None]
+            further = np.maximum(1.0, _short(radius / (dim**0.5 + _NEAR)))[:, None]
             noise[:, 1 : 1 + dim], noise[:, 1 + dim :] = gradient * further / root, hessian / root
         grid = noise.copy()
         grid[:, 0] *= _STEP
@@ -310,6 +314,12 @@ class Noise:
         """The coder of the potential at an origin: little noise at the first one. Its noise is not corrected."""
         noise, no = np.array([self.sigma * (1.0 if self.origins else _AT_ORIGIN)]), np.zeros(1, bool)
         return Coder(self.num_agents, 1, noise, noise * _STEP, np.array([_WIDEST]), np.zeros(1), no, ~no)
+
+
+def _short(x: np.ndarray) -> np.ndarray:
+    """Numbers rounded to 9 binary digits. Radii of two machines differ in the last digits, and grids must not."""
+    mantissa, exponent = np.frexp(x)
+    return np.ldexp(np.rint(mantissa * 512.0) / 512.0, exponent)
 
 
 def secret_generator() -> np.random.Generator:

@@ -84,10 +84,14 @@ _LAST_NOISY_STEP = 1.0
 _MOST_TIMES = 16
 # Least distance between the starts of searches, relative to their distance from the origin.
 _SPREAD = 0.25
+# Relative difference up to which distances count as equal, as machines differ in the last digits.
+_TIE = 1e-9
 # Number of modes at which the search ends.
 _MOST_MODES = 24
 # Distance from a known mode, in its standard deviations, within which no search starts.
 _KNOWN = 3.0
+# The distance above, with this difference, as many points are at exactly this distance.
+_BEYOND_KNOWN = (1.0 + _TIE) * _KNOWN
 # Directions over which the probability of finding a mode is averaged.
 _DIRECTIONS = 256
 # Most elements of the array of tangents in memory at a time.
@@ -146,7 +150,7 @@ class Lines:
         # a low density far out still has mass if the region is wide. Points below that limit are ignored.
         matters = self.most_rise < _end(DISTANCES, self.directions.shape[1])
         for mode in known:
-            matters &= _distances(self.points[: share.size], mode).reshape(share.shape) > _NEAR[-1]
+            matters &= _distances(self.points[: share.size], mode).reshape(share.shape) > (1.0 + _TIE) * _NEAR[-1]
         return np.where(matters, share, np.inf).min(axis=1, initial=np.inf)
 
     @property
@@ -161,7 +165,8 @@ class Lines:
         bent = bent[np.argsort(self.risen[bent], kind="stable")]
         # Alternate between the lowest F of all points and of each octave of distances, as otherwise all starts would be
         # near points, whose F is lowest.
-        octave = np.floor(np.log2(np.maximum(np.linalg.norm(self.points[bent], axis=1), 1.0)))
+        # sites of a study must have the same octaves, and points on half-lines lie on their boundaries
+        octave = np.floor(np.log2(np.maximum(np.linalg.norm(self.points[bent], axis=1), 1.0)) + _TIE)
         rank = np.zeros(len(bent))
         for own in np.unique(octave):
             rank[octave == own] = np.arange((octave == own).sum())
@@ -206,8 +211,8 @@ class Lines:
             if self.noise is not None:
                 at_origin = own < (1.0 - _BENT) * self.risen - _SURE * np.hypot(distance * self.noise[1], self.noise[0])
             # points of the main mode may be below tangents at points of another mode
-            elsewhere = np.flatnonzero(usual & (distance > _KNOWN) & ~(np.linalg.norm(landed, axis=1) < _KNOWN))
-            tangents = np.flatnonzero(usual & (distance <= _FAR_OUT[-1]) & np.isfinite(own))
+            elsewhere = np.flatnonzero(usual & (distance > _BEYOND_KNOWN) & ~(np.linalg.norm(landed, axis=1) < _KNOWN))
+            tangents = np.flatnonzero(usual & (distance <= (1.0 + _TIE) * _FAR_OUT[-1]) & np.isfinite(own))
             # a margin for rounding errors on either side, relative to the rises at both points
             rise = self.risen + _BENT * np.abs(self.risen) + 1e-6
             lowest = own - self.risen + _BENT * np.abs(self.risen)
@@ -256,7 +261,7 @@ def _times(scattered: int) -> int:
 def _apart(points: np.ndarray, most: int) -> np.ndarray:
     """The first `most` points, (point, dim), at least `_SPREAD` times their distance from the origin apart."""
     chosen, count = np.empty((min(most, len(points)), points.shape[1])), 0
-    near = np.square(_SPREAD * np.linalg.norm(points, axis=1))
+    near = np.square(_SPREAD * np.linalg.norm(points, axis=1)) * (1.0 + _TIE)
     for point, square in zip(points, near, strict=True):
         if (np.square(chosen[:count] - point).sum(axis=1) > square).all():
             chosen[count] = point
@@ -353,7 +358,7 @@ def _landings(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray, most:
     """Landings away from the origin, (landing, dim), repeated to a multiple of `unit`."""
     landed = _landed(points, risen, gradient)
     distance = np.linalg.norm(landed, axis=1)
-    usual = (risen < NOWHERE) & (distance > _KNOWN) & (distance < DISTANCES[-1])
+    usual = (risen < NOWHERE) & (distance > _BEYOND_KNOWN) & (distance < (1.0 - _TIE) * DISTANCES[-1])
     chosen = _apart(landed[usual], most)
     return np.resize(chosen, (-(-len(chosen) // unit) * unit, points.shape[1]))
 
@@ -485,7 +490,7 @@ def _slow_directions(lines: Lines, known: Sequence[Mode]) -> list[tuple[np.ndarr
     slow, chosen = lines.slow(known), list[tuple[np.ndarray, float]]()
     most = np.minimum(_SLOW * np.square(DISTANCES) / 2.0, _end(DISTANCES, lines.directions.shape[1]))
     where = DISTANCES[(lines.most_rise < most).argmax(axis=1)]
-    for line in np.argsort(slow):
+    for line in np.argsort(slow, kind="stable"):
         if slow[line] >= _SLOW or len(chosen) == _MOST_FOLLOWED:
             break
         direction = lines.directions[line]
@@ -545,7 +550,7 @@ def other_modes(session: Session, place: Coordinates, lines: Lines) -> Search:
         # searches from points near a known mode would end there
         near = np.zeros(len(at), bool)
         for mode in (main, *modes):
-            near |= _distances(at, mode) < _KNOWN
+            near |= _distances(at, mode) < _BEYOND_KNOWN
         fresh, more = _searched(session, place, lines.at_origin, at[~near][: 4 * _MOST_SEARCHES], modes)
         modes, ends = modes + fresh, np.concatenate([ends, more])
     return Search(modes, ends, around or [lines], not fresh)
@@ -587,7 +592,7 @@ def _searched(
         shrink = np.where(better, np.minimum(1.0, 2.0 * shrink), shrink / 4.0)
     found: list[Mode] = []
     rise = here.value - at_origin
-    for k in np.argsort(rise):
+    for k in np.argsort(rise, kind="stable"):
         values = np.linalg.eigvalsh(here.hessian[k])
         if not done[k] or values[0] <= 1e-9 * values[-1] or np.linalg.norm(at[k]) < 1.0:
             continue
