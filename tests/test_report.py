@@ -264,7 +264,7 @@ def test_a_report_without_the_posterior_queries_no_agent(run, tmp_path, monkeypa
     for name in ("each", "totals"):
         monkeypatch.setattr(accord.Posterior, name, lambda *_, **__: pytest.fail("an agent was queried"))
     text = Reader(accord.report(run, tmp_path / "quiet.html").read_text()).text
-    assert text.count("so no agent was queried") == 3 and "the sites sent more messages" not in text
+    assert text.count("so no agent was queried") == 4 and "the sites sent more messages" not in text
 
 
 @pytest.mark.parametrize("temperature, words", [(0.0, "these are no draws"), (0.5, "at temperature 0.5")])

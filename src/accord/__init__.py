@@ -9,6 +9,7 @@ from .examine.alone import alone
 from .examine.comparison import Comparison, compare
 from .examine.latents import latents
 from .examine.loo import loo
+from .examine.meta_analysis import meta_analysis
 from .examine.predictive import predictive_check
 from .examine.report import report
 from .examine.reweighting import leave_each_out, leave_out, update
@@ -52,6 +53,7 @@ __all__ = [
     "leave_out",
     "log_likelihood",
     "loo",
+    "meta_analysis",
     "metrics",
     "models",
     "network",

@@ -21,6 +21,7 @@ from ..results.run import Run
 from ..results.warnings import uncertified
 from . import drawings
 from .loo import Loo
+from .meta_analysis import MetaAnalysis, Pooled
 from .predictive import Histogram
 from .sites import BySite, draw_sites, found_or_why
 
@@ -69,6 +70,8 @@ class Answers:
         The posterior predictive check.
     loo
         Leave-one-out cross-validation.
+    meta
+        The meta-analysis of the sites' own estimates.
     requests
         Sentences about the messages that the agents sent for these results.
     """
@@ -76,6 +79,7 @@ class Answers:
     of_sites: BySite | str
     check: Histogram | str
     loo: Loo | str
+    meta: MetaAnalysis | str
     requests: tuple[str, ...] = ()
 
 
@@ -404,6 +408,46 @@ def _not_known(names: Sequence[str], found: Sequence[Points | str], what: str) -
     return [paragraph(f"Sites {what} with an unknown interval:"), bullets(listed)]
 
 
+def _meta(page: Page) -> str:
+    found = page.answers.meta
+    if isinstance(found, str):
+        return paragraph(found)
+
+    def interval(middle: float, low: float, high: float) -> Cell:
+        return number(f"{middle:.3g} ({low:.3g} to {high:.3g})")
+
+    def pooled(one: Pooled) -> Cell:
+        return interval(one.estimate, one.low, one.high)
+
+    rows = []
+    for place, (name, own) in enumerate(zip(found.names, found.pooled, strict=True)):
+        count = f"{int(np.isfinite(found.estimate[:, place]).sum())} of {len(found.sites)}"
+        cells = [number("")] * 4
+        if own is not None:
+            low, high = own.predicted
+            predicted = f"{low:.3g} to {high:.3g}" if np.isfinite(low) else ""
+            cells = [pooled(own.fixed), pooled(own.reml), number(f"{own.reml.tau:.2g}"), number(predicted)]
+        rows.append((name, interval(found.mean[place], *found.interval[place]), number(count), *cells))
+    headings = _headings(
+        "posterior of all rows", "sites with an estimate", "fixed effect", "random effects", "tau", "another site"
+    )
+    text = (
+        "What a meta-analysis of the sites' own estimates finds, beside the posterior of all rows. Each site estimates "
+        "the parameters from its own rows by maximum likelihood, without the prior. The estimates are weighted by "
+        "their precisions: as if all sites had one value (fixed effect), or with a standard deviation tau between "
+        "sites (random effects, restricted maximum likelihood). The last column is the prediction interval for another "
+        "site. Intervals have probability 0.95. Parameters are unconstrained, such as the log of a standard deviation."
+    )
+    missing = [f"{site}: no estimate of {', '.join(names)}" for site, names in found.without_estimate().items()]
+    parts = [table(["", *headings], rows), paragraph(text)]
+    if missing:
+        parts += [
+            paragraph("The rows of some sites do not determine all parameters. The posterior uses these rows too:"),
+            bullets(missing[:_MOST_SITES]),
+        ]
+    return "\n".join(parts)
+
+
 # --- draws ---
 
 
@@ -562,6 +606,7 @@ _SECTIONS: tuple[tuple[str, str, Callable[[Page], str]], ...] = (
     ("Posterior predictive check", "predictive", _predictive),
     ("Leave-one-out and evidence", "prediction", _prediction),
     ("Site by site", "sites", _of_sites),
+    ("Beside a meta-analysis", "meta", _meta),
     ("Densities", "densities", _densities),
     ("Traces", "traces", _chains),
     ("Rank plots", "ranks", _ranks),

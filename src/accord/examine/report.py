@@ -14,6 +14,7 @@ from ..results.run import Run
 from ..samplers.engine import Builder
 from .agents import MASKED, Agents, agents_of, kept_running
 from .loo import Loo, loo
+from .meta_analysis import MetaAnalysis, analysed
 from .page import Answers, Page, html
 from .predictive import Histogram, check_of
 from .sites import BySite, by_site, found_or_why, names_of_sites, why_none
@@ -71,7 +72,7 @@ def report(
         raise ValueError("a report that queries agents needs the posterior and the network: pass both or neither")
     names = names_of_sites(run, sites)
     if post is None or network is None:
-        answers = Answers(_NOT_QUERIED, _NOT_QUERIED, _NOT_QUERIED)
+        answers = Answers(_NOT_QUERIED, _NOT_QUERIED, _NOT_QUERIED, _NOT_QUERIED)
     else:
         answers = _answers(run, post, network, names, engine)
     write_whole(Path(path), html(Page(run, names, answers)).encode())
@@ -83,6 +84,7 @@ def _answers(run: Run, post: Posterior, network: Network, names: tuple[str, ...]
     with kept_running(engine) as builder:
         with agents_of(run, post, network, builder) as agents:
             of_sites, requests = _of_sites(run, agents, names)
+            meta = _meta(run, agents, names)
             check = found_or_why(lambda: check_of(run, agents), "posterior predictive check")
         left_out = found_or_why(lambda: loo(run, post, network, engine=builder), "leave-one-out cross-validation")
     if run.points is not None:
@@ -91,7 +93,9 @@ def _answers(run: Run, post: Posterior, network: Network, names: tuple[str, ...]
         requests += ("histograms of responses, summed over the sites, without small counts as the caption explains",)
     if isinstance(left_out, Loo):
         requests += ("six sums over rows for leave-one-out cross-validation, summed over the sites",)
-    return Answers(of_sites, check, left_out, requests)
+    if isinstance(meta, MetaAnalysis):
+        requests += ("each site's own maximum likelihood estimates and standard errors",)
+    return Answers(of_sites, check, left_out, meta, requests)
 
 
 def _of_sites(run: Run, agents: Agents, names: tuple[str, ...]) -> tuple[BySite | str, tuple[str, ...]]:
@@ -108,3 +112,12 @@ def _of_sites(run: Run, agents: Agents, names: tuple[str, ...]) -> tuple[BySite 
         if any(isinstance(one, Points) for one in own)
     )
     return why_none(found) or found, requests
+
+
+def _meta(run: Run, agents: Agents, names: tuple[str, ...]) -> MetaAnalysis | str:
+    """The meta-analysis of the sites' own estimates, or the reason why there is none."""
+    if len(names) < 2:
+        return "No meta-analysis: the run has one site."
+    if agents.masks:
+        return MASKED + "."
+    return found_or_why(lambda: analysed(run, agents, names), "meta-analysis")

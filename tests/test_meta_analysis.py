@@ -1,0 +1,128 @@
+"""Two-stage meta-analysis: sites' estimates against statsmodels, pooled ones against metafor (tests/data/metafor.R)."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+
+import accord
+from accord.examine.meta_analysis import pool
+
+METAFOR = json.loads((Path(__file__).parent / "data" / "metafor.json").read_text())
+
+
+@pytest.mark.parametrize("name", METAFOR)
+def test_pooled_estimates_are_the_ones_of_metafor(name):
+    expected = METAFOR[name]
+    found = pool(np.array(expected["yi"]), np.array(expected["sei"]))
+    for kind, rtol in (("fixed", 1e-9), ("dl", 1e-9), ("reml", 1e-5)):
+        own, other = getattr(found, kind), expected[kind]
+        np.testing.assert_allclose(own, [other[key] for key in own._fields], rtol=rtol, atol=1e-9)
+    np.testing.assert_allclose([found.Q, found.p, found.I2], [expected[key] for key in ("Q", "p", "I2")], rtol=1e-9)
+    if expected["predicted"] is None:
+        assert np.isnan(found.predicted).all()
+    else:
+        np.testing.assert_allclose(found.predicted, expected["predicted"], rtol=1e-5)
+
+
+def tables(sizes=(60, 90, 40, 12), seed=0):
+    rng, found = np.random.default_rng(seed), {}
+    for place, rows in enumerate(sizes):
+        x, g = rng.standard_normal(rows), rng.choice(["a", "b"], rows)
+        eta = 0.3 + 0.2 * place + 0.8 * x - 0.5 * (g == "b")
+        found[f"s{place}"] = pd.DataFrame(
+            {"y": (rng.random(rows) < 1 / (1 + np.exp(-eta))).astype(int), "x": x, "g": g}
+        )
+    return found
+
+
+def sampled(own, formula="y ~ x + g", family="bernoulli"):
+    post = accord.models.glm(
+        accord.data.as_study(own, formula=formula, policy=accord.data.Policy.none()), formula, family
+    )
+    network = accord.Network.star(len(own))
+    return accord.sample(post, network, seed=0, progress=False), post, network
+
+
+def test_estimates_of_sites_are_the_ones_of_statsmodels():
+    own = tables()
+    run, post, network = sampled(own)
+    found = accord.meta_analysis(run, post, network)
+    for place, table in enumerate(own.values()):
+        X = np.column_stack([np.ones(len(table)), table.x, table.g == "b"])
+        fit = sm.GLM(table.y, X, sm.families.Binomial()).fit(tol=1e-14)
+        np.testing.assert_allclose(found.estimate[place], fit.params, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(found.se[place], fit.bse, rtol=1e-6)
+    assert found.sites == ("s0", "s1", "s2", "s3") and found.without_estimate() == {}
+    table = found.table
+    assert list(table.index) == ["Intercept", "x", "g[b]"] and (table["sites"] == 4).all()
+    # with a weak prior and many rows both summaries are near
+    assert np.abs(table["fixed"] - table["posterior"]).max() < 0.7 * table["sd"].max()
+    expected = pool(found.estimate[:, 1], found.se[:, 1])
+    np.testing.assert_allclose(table.loc["x", ["random", "tau"]].tolist(), [expected.reml.estimate, expected.reml.tau])
+
+
+def test_sites_without_an_estimate_are_named():
+    own = tables()
+    own["s1"]["g"] = "a"
+    # complete separation by x
+    own["s3"]["y"] = (own["s3"].x > 0).astype(int)
+    run, post, network = sampled(own)
+    found = accord.meta_analysis(run, post, network)
+    assert found.without_estimate()["s1"] == ("g[b]",)
+    assert "x" in found.without_estimate()["s3"] and {"s0", "s2"}.isdisjoint(found.without_estimate())
+    # a level that a site lacks takes no other estimate from it
+    table = own["s1"]
+    fit = sm.GLM(table.y, np.column_stack([np.ones(len(table)), table.x]), sm.families.Binomial()).fit(tol=1e-14)
+    np.testing.assert_allclose(found.estimate[1, :2], fit.params, rtol=1e-6)
+    np.testing.assert_allclose(found.se[1, :2], fit.bse, rtol=1e-6)
+    assert found.table.loc["x", "sites"] == 3 and np.isfinite(found.table["fixed"]).all()
+
+
+def test_the_report_shows_the_meta_analysis_and_the_sites_without_an_estimate(tmp_path):
+    own = tables()
+    own["s1"]["g"] = "a"
+    run, post, network = sampled(own)
+    found = accord.meta_analysis(run, post, network)
+    text = accord.report(run, tmp_path / "report.html", post, network).read_text()
+    fixed = found.pooled[1].fixed
+    assert f"{fixed.estimate:.3g} ({fixed.low:.3g} to {fixed.high:.3g})" in text
+    assert "s1: no estimate of g[b]" in text and "3 of 4" in text
+    assert "own maximum likelihood estimates and standard errors" in text
+
+
+def test_a_parameter_with_one_estimate_is_not_pooled():
+    own = tables((60, 90))
+    own["s1"]["g"] = "a"
+    run, post, network = sampled(own)
+    found = accord.meta_analysis(run, post, network)
+    assert found.pooled[2] is None and np.isnan(found.table.loc["g[b]", "fixed"])
+
+
+def test_constrained_parameters_are_estimated_without_constraint():
+    own = {
+        name: table.assign(y=table.x + np.random.default_rng(3).normal(0, 2, len(table)))
+        for name, table in tables().items()
+    }
+    run, post, network = sampled(own, family="normal")
+    found = accord.meta_analysis(run, post, network)
+    table = own["s0"]
+    X = np.column_stack([np.ones(len(table)), table.x, table.g == "b"])
+    fit = sm.OLS(table.y, X).fit()
+    np.testing.assert_allclose(found.estimate[0, :3], fit.params, rtol=1e-6)
+    # maximum likelihood divides by the number of rows
+    np.testing.assert_allclose(found.se[0, :3], fit.bse * ((len(table) - 3) / len(table)) ** 0.5, rtol=1e-6)
+    assert len(found.names) == 4 and np.isfinite(found.estimate[0, 3])
+
+
+def test_masked_and_coarse_runs_are_refused():
+    own = tables((30, 30, 30))
+    _, post, network = sampled(own)
+    for options, text in (({"masks": True}, "masked"), ({"coarse": True}, "coarse")):
+        engine = accord.engines.Local(**options)
+        run = accord.sample(post, network, seed=0, engine=engine, progress=False)
+        with pytest.raises(ValueError, match=text):
+            accord.meta_analysis(run, post, network)
