@@ -35,7 +35,7 @@ def require_identified(
     flat = [column for column in range(len(columns)) if isinstance(priors[column * each], Flat)]
     if not flat:
         return
-    _require_rank(meeting, shards, columns, flat)
+    _require_rank(meeting.sites, shards, columns, flat)
     _require_overlap(family, shards, columns, flat)
 
 
@@ -93,22 +93,20 @@ def warn_of_collinear(
     )
 
 
-def _require_rank(meeting: SiteCollectives, shards: Sequence[Rows], columns: Sequence[str], flat: list[int]) -> None:
+def _require_rank(sites: Sequence[str], shards: Sequence[Rows], columns: Sequence[str], flat: list[int]) -> None:
     own = [rows["design"][:, flat] for rows in shards]
-    found = meeting.total([{"squares": (values**2).sum(axis=0), "sites": _is_there(values)} for values in own])
-    lengths = np.sqrt(found["squares"])
+    lengths = np.sqrt(sum((values**2).sum(axis=0) for values in own))
     for place, length in zip(flat, lengths, strict=True):
         if length == 0:
             raise ValueError(f"{columns[place]} is 0 in all rows of all sites: a flat prior does not identify it")
-    gram = meeting.total([{"gram": (values / lengths).T @ (values / lengths)} for values in own])["gram"]
-    sizes, directions = np.linalg.eigh(gram)
+    sizes, directions = np.linalg.eigh(sum((values / lengths).T @ (values / lengths) for values in own))
     if sizes[0] > _FLAT:
         return
     parts = np.abs(directions[:, 0])
     named = [columns[place] for place, part in zip(flat, parts, strict=True) if part > 0.1 * parts.max()]
-    only_somewhere = (parts > 0.1 * parts.max()) & (found["sites"] == 1)
-    gathered = meeting.gathered([bool((_is_there(values) & only_somewhere).any()) for values in own])
-    alone = [site for site, has in zip(meeting.sites, gathered, strict=True) if has]
+    is_there = np.array([(values != 0).any(axis=0) for values in own])
+    only_somewhere = (parts > 0.1 * parts.max()) & (is_there.sum(axis=0) == 1)
+    alone = [site for site, has in zip(sites, is_there, strict=True) if (has & only_somewhere).any()]
     where = f" (possibly because only {alone[0]} has a level)" if len(alone) == 1 else ""
     others = [name for name in named if name != "Intercept"]
     far = f", or centre a column far from 0, as center({others[0]})" if others and "Intercept" in named else ""
@@ -116,11 +114,6 @@ def _require_rank(meeting: SiteCollectives, shards: Sequence[Rows], columns: Seq
         f"under flat priors the coefficients of {', '.join(named)} are not identified: their columns are "
         f"collinear{where}. Leave one out, or give one a prior{far}"
     )
-
-
-def _is_there(values: np.ndarray) -> np.ndarray:
-    """1 for columns that are nonzero in some row of a site, else 0."""
-    return (values != 0).any(axis=0).astype(int)
 
 
 def _require_overlap(family: Family, shards: Sequence[Rows], columns: Sequence[str], flat: list[int]) -> None:
