@@ -139,6 +139,18 @@ def test_agents_ask_for_wider_integers_if_one_must_not_clip(size):
     assert totals.sums == {0.0: 1, 1e3: 2, 1e6: 3}[size]
 
 
+def test_derivatives_of_positions_without_mass_are_clipped_near_the_mode():
+    coder = Noise(5, 2, 100).coder("slope", np.zeros(2))._replace(width=np.full(6, 4))
+    # a scale on the log scale: 4 sds from the mode, F rises like an exponential
+    steep = np.array([0.0, 1.0, 1.0, 3e7, -9e7, 9e7])
+    levels, clipped = coder.rounded(steep)
+    assert not clipped
+    total = coder.decoded(coder.added_up([levels] * 5))
+    assert abs(total[0]) < 1.0 and total[3] == 1e12
+    # without a rise such derivatives are an error
+    assert coder.rounded(np.where(np.arange(6) == 3, 10.0, steep))[1]
+
+
 def test_numbers_beyond_four_bytes_are_an_error():
     from accord.samplers.by_sums.evaluations import value_of
 

@@ -1915,3 +1915,57 @@ def test_sites_check_the_model_together_if_the_study_has_a_report(tmp_path):
     assert found.exit_code == 0 and "see the reports of the sites" in found.output
     wrong = [*("study", "result", str(tmp_path / "study.toml"), folder), "--output", str(tmp_path / "none" / "run.nc")]
     assert "its folder does not exist" in CliRunner().invoke(app, wrong).output
+
+
+def test_dropped_rows_may_be_hidden_at_some_sites(tmp_path):
+    federation = Federation(tmp_path, COARSE.replace("[data]", '[data]\nmissing = "drop"'))
+    path = tmp_path / "south" / "rows.csv"
+    header, first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([header, "," + first.split(",", 1)[1], *rest]))
+    federation.run(until=3)
+    gathered = [Entry.read(federation.board.read(2, name), federation.public, "own").content for name in SITES]
+    assert [own["dropped"] for own in gathered] == [0, "< 3", 0] and [own["rows"] for own in gathered] == [90, 89, 90]
+
+
+def test_a_refusal_is_known_if_it_comes_after_the_answers_to_it(tmp_path):
+    federation = Federation(tmp_path, west={"rows": 500})
+    for name in ("west", "north", "south", "north", "west", "north"):
+        federation.answer(name)
+    assert all(federation.board.read(2, name) for name in ("west", "north")) and not federation.board.read(2, "south")
+    # south does not have the refusal of west yet
+    board = {place: entry for place, entry in federation.board.all(SITES).items() if place != (2, "west")}
+    found = federation.answer("south", board)
+    assert found.waits_for == ("west",)
+    with pytest.raises(DataError, match="west .*refused, there are fewer than 500 rows.*another seed"):
+        federation.answer("south")
+
+
+def test_a_site_whose_rows_do_not_fit_ends_the_study_for_all(tmp_path):
+    federation = Federation(tmp_path, STUDY.replace('"bernoulli"', '"poisson"').replace("positive =", "# positive ="))
+    for name in SITES:
+        path = tmp_path / name / "rows.csv"
+        path.write_text(path.read_text().replace("yes", "1").replace("no", "-1" if name == "west" else "0"))
+        federation.write(name)
+    said = {}
+    for _ in range(8):
+        said |= {name: " ".join(answer_by_command(federation, name, "--yes").output.split()) for name in SITES}
+    assert "some responses of died at site 'west' are not counts" in said["west"]
+    for name in ("north", "south"):
+        assert "west: its file does not fit the model; the reason is in its audit file" in said[name], said
+        assert "-1" not in said[name]
+
+
+@pytest.mark.parametrize("found", [5, [5], {"a": 1}, None])
+def test_a_refusal_in_another_format_names_its_site(at, found):
+    federation = at(3)
+    for name in SITES:
+        federation.answer(name)
+    federation.change(3, "west", content={"refused": found})
+    refused(federation, "the entry of west in step 3 has another content than accord writes", "north")
+
+
+def test_constant_columns_have_no_noise():
+    rng = np.random.default_rng(0)
+    for value in (0.3, 1e-7, 1e9 + 0.1):
+        x = np.full(57, value)
+        assert x.std() >= 0.0 and sums_of(x, 0.0, rng) == sums_of(x, 0.0)

@@ -126,3 +126,26 @@ def test_masked_and_coarse_runs_are_refused():
         run = accord.sample(post, network, seed=0, engine=engine, progress=False)
         with pytest.raises(ValueError, match=text):
             accord.meta_analysis(run, post, network)
+
+
+@pytest.mark.parametrize("means", [(0.0, 0.5, 2.5), (0.0, 0.0, 1.5, 0.0), (0.0, 0.3, 12.0, 0.1)])
+def test_sites_far_from_the_pooled_mean_have_an_estimate(means):
+    # the likelihood of a scale is not convex there
+    rng = np.random.default_rng(0)
+    own = {f"s{k}": pd.DataFrame({"y": rng.normal(mean, 1.0, 40)}) for k, mean in enumerate(means)}
+    run, post, network = sampled(own, "y ~ 1", "normal")
+    found = accord.meta_analysis(run, post, network)
+    np.testing.assert_allclose(found.estimate[:, 0], [table.y.mean() for table in own.values()], rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(np.exp(found.estimate[:, 1]), [table.y.std(ddof=0) for table in own.values()], rtol=1e-6)
+
+
+def test_estimates_of_counts_are_found_from_far_away():
+    rng = np.random.default_rng(1)
+    counts = {"few": rng.poisson(0.4, 50), "many": rng.poisson(20.0, 50)}
+    own = {name: pd.DataFrame({"y": y, "x": rng.normal(size=50)}) for name, y in counts.items()}
+    run, post, network = sampled(own, "y ~ x", "poisson")
+    found = accord.meta_analysis(run, post, network)
+    for place, table in enumerate(own.values()):
+        fit = sm.GLM(table.y, sm.add_constant(table.x), sm.families.Poisson()).fit(tol=1e-14)
+        np.testing.assert_allclose(found.estimate[place], fit.params, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(found.se[place], fit.bse, rtol=1e-6)

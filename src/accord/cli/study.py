@@ -13,7 +13,7 @@ import typer
 from .errors import users_errors
 
 if TYPE_CHECKING:
-    from ..federation import EntryFolder
+    from ..federation import EntryFolder, StudyDocument
 
 commands = typer.Typer(no_args_is_help=True, help="Studies between organisations (docs/federations.md).")
 
@@ -69,15 +69,15 @@ def answer_command(
                 found = site.answer(document, board.all(document.sites), progress=False)
             except (ValueError, ArithmeticError):
                 # the last entry says why the site refuses
-                _release(site.entries(document), board, own.site, yes=yes)
+                _release(site.entries(document), document, board, own.site, yes=yes)
                 raise
-            new = _release(found.entries, board, own.site, yes=yes)
+            new = _release(found.entries, document, board, own.site, yes=yes)
             if found.run is not None:
                 kept = own.folder / document.hash[:16] / "run.nc"
                 typer.echo(f"the study is finished: {kept}\n{found.run.summary().to_string()}")
                 return
             line = f"step {found.step} waits for {', '.join(found.waits_for)}"
-            copied = [site for site in found.waits_for if board.is_incomplete(found.step, site)]
+            copied = [name for name in found.waits_for if board.is_incomplete(found.step, name)]
             line += f" (incomplete files of {', '.join(copied)})" if copied else ""
             if line != waited:
                 waited = line
@@ -88,17 +88,16 @@ def answer_command(
                 time.sleep(wait)
 
 
-def _release(entries: Mapping[int, bytes], board: EntryFolder, site: str, *, yes: bool) -> bool:
+def _release(entries: Mapping[int, bytes], study: StudyDocument, board: EntryFolder, site: str, *, yes: bool) -> bool:
     """Put the new entries of a site into the folder, after showing each and asking. Returns whether there were any."""
-    from ..federation.entry import HIDDEN
-
     new = {step: text for step, text in sorted(entries.items()) if board.read(step, site) is None}
     for step, text in new.items():
         found = json.loads(text.splitlines()[0])
+        content, shown = found["content"], json.dumps(found["content"])
         typer.echo(f"step {step}, {len(text)} bytes: {found['what']}")
-        in_clear = json.dumps(found["content"])
-        if not (isinstance(found["content"], dict) and found["content"].keys() & HIDDEN):
-            typer.echo(f"  {in_clear if len(in_clear) <= _LONGEST else f'{in_clear[:_LONGEST]} ...'}")
+        # masked numbers look random
+        if not (study.masks and isinstance(content, dict) and content.keys() & {"masked", "coarse"}):
+            typer.echo(f"  {shown if len(shown) <= _LONGEST else f'{shown[:_LONGEST]} ...'}")
         if not yes and not typer.confirm("release?"):
             typer.echo(f"nothing leaves {site}. The same command asks again.")
             raise typer.Exit(1)

@@ -36,6 +36,8 @@ class SiteCollectives(ABC):
 
     sites: tuple[str, ...]
     here: tuple[int, ...]
+    # whether sites add noise to what they send
+    is_coarse = False
 
     @property
     def is_whole(self) -> bool:
@@ -57,7 +59,7 @@ class SiteCollectives(ABC):
 
     def require(self, problems: Sequence[Sequence[str]]) -> None:
         """Raise `DataError` at all sites if one of them has problems: pass the texts of each site of this process."""
-        raise_all(_flat(self.gathered(problems)))
+        raise_all(flat(self.gathered(problems)))
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ def listed(problems: Sequence[str]) -> str:
     return "\n  ".join([*problems[:_MOST_PROBLEMS], *more])
 
 
-def _flat(texts: Sequence[Sequence[str]]) -> list[str]:
+def flat(texts: Sequence[Sequence[str]]) -> list[str]:
+    """The texts of all sites."""
     return [text for own in texts for text in own]
 
 
@@ -140,7 +143,8 @@ def sums_of(x: np.ndarray, centre: Any, normals: Normals | None = None) -> tuple
     if normals is None or not len(x):
         return first, second
     sd = np.asarray(x.std(axis=0))
-    is_spread = (sd > 0.0) & np.isfinite(sd)
+    # the standard deviation of equal numbers may be a rounding error
+    is_spread = (np.ptp(x, axis=0) > 0.0) & np.isfinite(sd)
     size = np.where(is_spread, np.exp2(np.ceil(np.log2(np.where(is_spread, sd, 1.0))) - 1.0), 0.0)
     noise = size * normals.standard_normal(sd.shape)
     return first + noise, second + 2.0 * apart.mean(axis=0) * noise + size**2 * normals.standard_normal(sd.shape)
@@ -205,7 +209,7 @@ class ReplayCollectives(SiteCollectives):
 
     def require(self, problems: Sequence[Sequence[str]]) -> None:
         """See `SiteCollectives`."""
-        raise_all(_flat(self._next(Question("required", list(problems)))))
+        raise_all(flat(self._next(Question("required", list(problems)))))
 
     @property
     def is_complete(self) -> bool:

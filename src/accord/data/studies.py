@@ -16,7 +16,7 @@ import numpy as np
 from ..base.checks import whole_number
 from ..base.errors import DataError, unknown_name_error
 from .cells import AboutCells, Dates, SiteTable, Source
-from .collectives import LocalCollectives, SiteCollectives, listed, raise_all
+from .collectives import LocalCollectives, SiteCollectives, flat, listed, raise_all
 from .columns import ColumnSpec, Problems, absent_column, tables_of
 from .files import Dialects
 from .missing import MARK, filled, warn_of_dropped, with_counts, without_missing, without_value
@@ -421,10 +421,10 @@ def describe(
     if not problems:
         wanted.rules.require_sites(meeting.sites)
     kinds, tables = tables_of(meeting, sources, wanted, found)
-    unclear = [text for text in _flat(found.own) if isinstance(text, AboutCells)]
-    others = [text for text in _flat(found.own) if not isinstance(text, AboutCells)]
+    unclear = [text for text in flat(found.own) if isinstance(text, AboutCells)]
+    others = [text for text in flat(found.own) if not isinstance(text, AboutCells)]
     refused = [table.policy.too_few(table.where, table.rows) for table in tables]
-    raise_all([*problems, *others, *_flat(refused), *found.shared])
+    raise_all([*problems, *others, *flat(refused), *found.shared])
     if unclear:
         warnings.warn("skipped these columns:\n  " + listed(unclear), stacklevel=2)
     agreed = agree(meeting, kinds, tables, [0] * len(tables), floors=True)
@@ -557,7 +557,7 @@ def _met(
     if not meeting.is_whole:
         raise_all(problems.shared)
         meeting.require(problems.own)
-    found = [*unread, *_flat(problems.own), *problems.shared]
+    found = [*unread, *flat(problems.own), *problems.shared]
     if meeting.is_whole and not unread:
         known = list(dict.fromkeys(name for source in sources for name in source.columns))
         # formulas report their own unknown names
@@ -575,10 +575,6 @@ def _met(
         agreed = with_counts(agree(meeting, kinds, tables, dropped, floors=False), agreed)
     ones = {name: words for name, words in wanted.rules.positive.items() if name in kinds}
     return Study(meeting, tuple(map(_frame, tables)), agreed, tuple(table.policy for table in tables), ones)
-
-
-def _flat(texts: Sequence[Sequence[str]]) -> list[str]:
-    return [text for own in texts for text in own]
 
 
 def _unusable(agreed: Agreed, constant: Container[str]) -> list[str]:

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from ..base.counters import Normals
 from ..base.errors import DataError
 from .cells import SiteTable
-from .collectives import LocalCollectives, Normals, Numbers, SiteCollectives, is_far, mean_and_sd, sums_of
+from .collectives import LocalCollectives, Numbers, SiteCollectives, is_far, mean_and_sd, sums_of
 from .files import natural
 from .policy import Policy
 
@@ -262,7 +263,7 @@ def agree(
         ]
     )
     for site, own in zip(meeting.sites, received, strict=True):
-        if not 0 <= own["rows"] <= _MOST_ROWS:
+        if type(own["rows"]) is not int or not 0 <= own["rows"] <= _MOST_ROWS:
             raise DataError(f"{site}: no site has {own['rows']} rows")
     strictest = reduce(Policy.stricter, [Policy(**own["policy"]) for own in received])
     by_site = tuple(_columns(own["columns"]) for own in received)

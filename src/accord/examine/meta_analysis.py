@@ -21,10 +21,10 @@ from .sites import names_of_sites
 if TYPE_CHECKING:
     import pandas as pd
 
-# Most Newton steps, and most halvings of a step.
-_MOST_STEPS, _MOST_HALVINGS = 60, 6
+# Most Newton steps, and the least factor of a step.
+_MOST_STEPS, _SHORTEST = 100, 1e-12
 # Squared length of the last Newton step, in standard deviations of the estimate.
-_LAST_STEP = 1e-16
+_LAST_STEP = 1e-14
 # Information of a site about a direction, relative to the posterior of all data, below which it has no estimate.
 _FLAT = 1e-6
 # Share of a parameter in such directions from which on it has no estimate.
@@ -216,21 +216,20 @@ def _estimates(agents: Agents, start: np.ndarray, factor: np.ndarray) -> tuple[n
     here = expanded(at)
     for _ in range(_MOST_STEPS):
         steps = np.stack([_step(g, h) for g, h in zip(here[1], here[2], strict=True)])
-        done = (steps * np.einsum("aij,aj->ai", here[2], steps)).sum(axis=1) < _LAST_STEP
-        done |= ~np.isfinite(here[0]) | (shrink < 0.5**_MOST_HALVINGS)
-        if done.all():
+        # squared lengths of the steps in standard deviations of the estimates
+        found = -(steps * here[1]).sum(axis=1) < _LAST_STEP
+        if (found | (shrink < _SHORTEST) | ~np.isfinite(here[0])).all():
             break
-        moved = at + np.where(done, 0.0, shrink)[:, None] * (steps @ factor.T)
+        moved = at + np.where(found, 0.0, shrink)[:, None] * (steps @ factor.T)
         there = expanded(moved)
         better = there[0] <= here[0] + 1e-12 * np.abs(here[0])
         at = np.where(better[:, None], moved, at)
         here = tuple(  # type: ignore[assignment]
             np.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old) for new, old in zip(there, here, strict=True)
         )
-        shrink = np.where(better, np.minimum(1.0, 2.0 * shrink), shrink / 2.0)
-    found = [_standard_errors(h, factor) for h in here[2]]
-    se = np.stack([own if finite else np.full(len(start), np.nan) for own, finite in zip(found, done, strict=True)])
-    se[~np.isfinite(here[0])] = np.nan
+        shrink = np.where(better, np.minimum(1.0, 2.0 * shrink), shrink / 4.0)
+    se = np.stack([_standard_errors(h, factor) for h in here[2]])
+    se[~(found & np.isfinite(here[0]))] = np.nan
     return np.where(np.isfinite(se), at, np.nan), se
 
 

@@ -439,11 +439,15 @@ def _meta(page: Page) -> str:
         "site. Intervals have probability 0.95. Parameters are unconstrained, such as the log of a standard deviation."
     )
     missing = [f"{site}: no estimate of {', '.join(names)}" for site, names in found.without_estimate().items()]
+    more = len(missing) - _MOST_SITES
     parts = [table(["", *headings], rows), paragraph(text)]
     if missing:
         parts += [
-            paragraph("The rows of some sites do not determine all parameters. The posterior uses these rows too:"),
-            bullets(missing[:_MOST_SITES]),
+            paragraph(
+                "Some sites have no estimate of their own, because their rows do not determine it or the search for "
+                "the maximum failed. The posterior uses these rows too:"
+            ),
+            bullets([*missing[:_MOST_SITES], *([f"and {more} more"] if more > 0 else [])]),
         ]
     return "\n".join(parts)
 

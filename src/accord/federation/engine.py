@@ -12,10 +12,11 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from ..base.counters import Normals
 from ..base.errors import DataError
 from ..base.text import __version__, counted
 from ..data.cells import AboutCells
-from ..data.collectives import Noisy, Normals, Numbers, SiteCollectives
+from ..data.collectives import Noisy, Numbers, SiteCollectives
 from ..models.regression import Regression
 from ..network import Network
 from ..posterior import Posterior
@@ -190,9 +191,9 @@ class SumExchange:
 
 
 def _kind(value: Any) -> Any:
-    """The type of a JSON value, and the keys and types of its parts."""
+    """The type of a JSON value, and the keys and types of its parts. Small numbers may be texts such as "< 3"."""
     if isinstance(value, dict):
-        return {name: type(part) for name, part in value.items()}
+        return {name: str if type(part) is int else type(part) for name, part in value.items()}
     return type(value)
 
 
@@ -208,12 +209,14 @@ class StudyCollectives(SiteCollectives):
     """
 
     def __init__(self, sums: SumExchange, noise_of: NoiseOf | None) -> None:
-        self.sums, self.noise_of = sums, noise_of
+        self.sums, self.noise_of, self.is_coarse = sums, noise_of, noise_of is not None
         self.sites, self.here = sums.exchange.sites, sums.exchange.here
 
     def gathered(self, own: Sequence[Any]) -> list[Any]:
         """See `SiteCollectives`."""
-        return self.sums.gathered(own, "names, kinds and limits of columns, or levels, in the clear")
+        return self.sums.gathered(
+            own, "names, kinds and levels of columns, numbers of rows and missing cells, or floors"
+        )
 
     def require(self, problems: Sequence[Sequence[str]]) -> None:
         """See `SiteCollectives`. Problems travel in place of the next numbers."""

@@ -19,6 +19,7 @@ from ..samplers.by_sums.proposal import Drawn, Mixture
 from .entry import LINES, MOST_BYTES, Entry, ForgedError, digest_of, plain, revived
 from .keys import digest
 
+Content = TypeVar("Content")
 Result = TypeVar("Result")
 # Largest difference between a site's own plan and the written one, in standard deviations or relative.
 _APART = 1e-6
@@ -68,10 +69,11 @@ class EntryFolder:
             return None
         except OSError as error:
             raise ForgedError(f"{path} is no file with an entry: {error.strerror}") from error
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
+            os.close(descriptor)
+            raise ForgedError(f"{path} is no file, or has more than {MOST_BYTES:,} bytes")
         with open(descriptor, "rb") as file:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
-                raise ForgedError(f"{path} is no file, or has more than {MOST_BYTES:,} bytes")
             found = file.read(MOST_BYTES + 1)
         is_whole = found.endswith(b"\n") and found.count(b"\n") >= LINES
         return found if self.private or is_whole else None
@@ -267,7 +269,7 @@ class Exchange:
             A site refuses.
         """
         first, entries = self.sites[0], self._entries()
-        if any(map(_problems, entries.values())):
+        if any(map(_refuses, entries.values())):
             self.refuse(())
         if entries[first] is None and plan.parts and self.site != first:
             raise Pending(self.step, [first])
@@ -289,16 +291,23 @@ class Exchange:
         self.step += 1
         return self.each([entry.content for entry in whole], revived)
 
-    def each(self, contents: Sequence[Any], read: Callable[[Any], Result]) -> list[Result]:
-        """What each site's content of the last step holds. Raises `ForgedError` that names a site of another format."""
-        found = []
+    def each(
+        self, contents: Sequence[Content], read: Callable[[Content], Result], step: int | None = None
+    ) -> list[Result]:
+        """What each site's content of a step holds, by default the last one.
+
+        Raises
+        ------
+        ForgedError
+            The content of a site has another format. The error names the site.
+        """
+        found, step = [], self.step - 1 if step is None else step
         for site, content in zip(self.sites, contents, strict=True):
             try:
                 found.append(read(content))
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise ForgedError(
-                    f"the entry of {site} in step {self.step - 1} has another content than accord writes: "
-                    f"{type(error).__name__}"
+                    f"the entry of {site} in step {step} has another content than accord writes: {type(error).__name__}"
                 ) from error
         return found
 
@@ -316,8 +325,12 @@ class Exchange:
         if self.site is not None and entries[self.site] is None:
             words = "the reasons why this site refuses" if problems else "nothing, as another site refuses"
             entries = self._make(words, "", {}, {_REFUSED: list(problems)})
-        found = [text for entry in self._whole(entries) for text in _problems(entry)]
-        raise_all([*found[:-1], f"{found[-1]}. The study ends here. Repair the cause and begin it with another seed"])
+        each = self.each(self._whole(entries), _problems, self.step)
+        # no texts, if this site has another reason than when it made its entry
+        found = [text for own in each for text in own] or list(problems)
+        if found:
+            found[-1] += ". The study ends here. Repair the cause and begin it with another seed"
+            raise_all(found)
         raise RuntimeError("a site refused without a reason")
 
     def _entries(self) -> dict[str, Entry | None]:
@@ -390,10 +403,17 @@ class Exchange:
             self.store.write(step, site, text)
 
 
-def _problems(entry: Entry | None) -> list[str]:
+def _refuses(entry: Entry | None) -> bool:
+    """Whether a site refuses, or has learned that another one does."""
+    return entry is not None and isinstance(entry.content, dict) and _REFUSED in entry.content
+
+
+def _problems(entry: Entry) -> list[str]:
     """The problems for which a site refuses, or none."""
-    content = None if entry is None else entry.content
-    return [str(text) for text in content[_REFUSED]] if isinstance(content, dict) and _REFUSED in content else []
+    found = entry.content[_REFUSED] if _refuses(entry) else []
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise TypeError("no list of texts")
+    return found
 
 
 def prepared(folder: Path) -> EntryFolder:

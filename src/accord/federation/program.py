@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -98,7 +99,16 @@ def follow(
     """
     sums.agree_on_keys()
     noise = noise_of if study.coarse else None
-    post = study.model(StudyCollectives(sums, noise), file, floors)
+    try:
+        post = study.model(StudyCollectives(sums, noise), file, floors)
+    except ForgedError:
+        raise
+    except ValueError:
+        # other sites must not wait for this one, whose reason may be about its rows
+        if sums.exchange.site is not None:
+            with suppress(Pending, ValueError):
+                sums.refuse([f"{sums.exchange.site}: its file does not fit the model; the reason is in its audit file"])
+        raise
     # the size of the smallest group at other sites is unknown
     post = post.finely() if post.has_latents else post
     engine = StudyEngine(sums, noise)

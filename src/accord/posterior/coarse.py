@@ -49,6 +49,8 @@ _RISE = 200.0
 _LEVELS = 500
 # Largest width of a number in bytes.
 _WIDEST = 4
+# Rise of an agent's potential above its value at the origin from which on a position has no mass.
+_MASSLESS = 1e6
 # A sum of potentials at a position at which an agent's number is clipped.
 _NOWHERE = 1e12
 
@@ -121,9 +123,12 @@ class Coder(NamedTuple):
         """Noisy numbers as integers mod 2^(8 width), and whether one was clipped that must not be."""
         levels, most = np.rint(noisy / self.grid), self.most
         low, high = levels < -most, levels > most
-        # a position without mass is clipped on purpose
-        high &= self.near & (noisy < _NOWHERE / 10.0)
-        clipped = bool((low & (self.value | self.near)).any() or high.any())
+        # a position without mass is clipped on purpose, also near the mode
+        is_relative = self.added[:: self.per_point] > 0.0
+        massless = np.repeat(is_relative & (noisy[:: self.per_point] > _MASSLESS), self.per_point)
+        matters = self.near & ~massless
+        high &= matters & (noisy < _NOWHERE / 10.0)
+        clipped = bool((low & (self.value | matters)).any() or high.any())
         levels = np.clip(levels, -most, most).reshape(-1, self.per_point)
         # values without their gradients would look like another mode
         lost = ((low | (noisy / self.grid > most)) & ~self.value).reshape(levels.shape).any(axis=1)

@@ -15,10 +15,13 @@ import numpy as np
 from jaxtyping import Array
 
 from ...base.checks import whole_number
-from ...data.collectives import Normals, Numbers, SiteCollectives
+from ...base.counters import Normals
+from ...data.collectives import Numbers, SiteCollectives
 from ..priors import HalfCauchy, Normal
 from .family import Family, Parameter, Rows, Summary, numbers, require, require_varied
 
+# Least number of events of an interval, in sds of the noise in counts.
+_NOISES = 5.0
 # Parts of an interval of log times in one round of the search for quantiles.
 _PARTS = 64
 # Rounds of the search, to a relative precision of 2^-48.
@@ -121,6 +124,11 @@ class PiecewiseExponential(_Survival):
         seen = int(meeting.total([{"events": len(own)} for own in events])["events"])
         if seen < self.intervals:
             raise ValueError(f"{seen} events of all sites are too few for {self.intervals} intervals")
+        if meeting.is_coarse and seen < _NOISES * len(meeting.sites) ** 0.5 * self.intervals:
+            raise ValueError(
+                f"{seen} events of all sites are too few for {self.intervals} intervals, whose cuts are from counts "
+                "with noise: name the cuts, as in PiecewiseExponential(cuts=(1.0, 5.0)), or use fewer intervals"
+            )
         shares = np.arange(1, self.intervals) / self.intervals
 
         def below(times: np.ndarray) -> np.ndarray:
@@ -247,7 +255,7 @@ def _quantiles(below: Callable[[np.ndarray], np.ndarray], wanted: np.ndarray) ->
     for _ in range(_ROUNDS):
         edges = np.linspace(low, high, _PARTS + 1, axis=1)
         enough = below(np.exp(edges[:, 1:])) >= wanted[:, None]
-        # the last edge always has enough events
+        # the last edge has enough events, except for noise
         part = np.where(enough.any(axis=1), enough.argmax(axis=1), _PARTS - 1)[:, None]
         low, high = (np.take_along_axis(edges, part + end, axis=1)[:, 0] for end in (0, 1))
     return np.exp(high)
