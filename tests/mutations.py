@@ -959,7 +959,7 @@ FAULTS = [
     Fault(
         "federation, refusals",
         "federation/exchange.py",
-        "        if any(map(_problems, entries.values())):",
+        "        if any(map(_refuses, entries.values())):",
         "        if False:",
         "test_federation.py",
     ),
