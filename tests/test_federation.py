@@ -1263,7 +1263,9 @@ def test_the_first_row_of_a_file_without_a_header_stays(tmp_path):
     path.write_text("anna meier,hiv positive,yes\n" + "".join(path.read_text().splitlines(True)[1:]))
     with pytest.raises(DataError) as raised:
         federation.run()
-    assert not any(word in everything(federation) + str(raised.value).encode() for word in (b"anna", b"hiv"))
+    # short words occur in base64 by chance
+    words = (b"anna", b"meier", b"positive")
+    assert not any(word in everything(federation) + str(raised.value).encode() for word in words)
 
 
 @pytest.mark.parametrize("above", ["\n", "\n\n", "  \n"])
