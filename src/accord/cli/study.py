@@ -74,7 +74,8 @@ def answer_command(
             new = _release(found.entries, document, board, own.site, yes=yes)
             if found.run is not None:
                 kept = own.folder / document.hash[:16] / "run.nc"
-                typer.echo(f"the study is finished: {kept}\n{found.run.summary().to_string()}")
+                verdict = str(found.run.certificate).splitlines()[0]
+                typer.echo(f"the study is finished: {kept}\n{found.run.summary().to_string()}\n{verdict}")
                 return
             line = f"step {found.step} waits for {', '.join(found.waits_for)}"
             copied = [name for name in found.waits_for if board.is_incomplete(found.step, name)]
