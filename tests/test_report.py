@@ -232,7 +232,7 @@ def test_missing_sections_have_a_reason(walked, run, tmp_path):
     loaded = accord.Run.load(tmp_path / "run.nc")
     assert loaded.info == run.info
     text = Reader(accord.report(loaded, tmp_path / "loaded.html").read_text()).text
-    assert text.count("Not computed: this report was made without the posterior and the network") == 3
+    assert text.count("Not computed: this report was made without the posterior and the network") == 4
     assert "Log evidence" in text and "Odds ratio:" in text
 
 
@@ -535,7 +535,7 @@ def test_single_sites_of_masked_runs_are_not_queried(tmp_path, monkeypatch):
     post = logistic()
     monkeypatch.setattr(type(post), "each", lambda *_, **__: pytest.fail("a single site was queried"))
     text = Reader(accord.report(masked, tmp_path / "masked.html", post, accord.Network.star(4)).read_text()).text
-    assert text.count("No numbers of single sites: the sums of this run are masked") == 1
+    assert text.count("No numbers of single sites: the sums of this run are masked") == 2
     assert "310 rows of 4 sites" in text
 
 
