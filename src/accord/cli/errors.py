@@ -25,7 +25,7 @@ def users_errors() -> Iterator[list[str]]:
         shown.add(str(message))
         print(f"warning: {message}", file=sys.stderr)
         # warnings of libraries have other classes
-        if category is UserWarning and str(message) not in warned:
+        if category is UserWarning:
             warned.append(str(message))
 
     with warnings.catch_warnings():

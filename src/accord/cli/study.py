@@ -91,13 +91,15 @@ def answer_command(
 
 def _release(entries: Mapping[int, bytes], study: StudyDocument, board: EntryFolder, site: str, *, yes: bool) -> bool:
     """Put the new entries of a site into the folder, after showing each and asking. Returns whether there were any."""
+    from ..federation.entry import HIDDEN
+
     new = {step: text for step, text in sorted(entries.items()) if board.read(step, site) is None}
     for step, text in new.items():
         found = json.loads(text.splitlines()[0])
         content, shown = found["content"], json.dumps(found["content"])
         typer.echo(f"step {step}, {len(text)} bytes: {found['what']}")
         # masked numbers look random
-        if not (study.masks and isinstance(content, dict) and content.keys() & {"masked", "coarse"}):
+        if not (study.masks and isinstance(content, dict) and content.keys() & HIDDEN):
             typer.echo(f"  {shown if len(shown) <= _LONGEST else f'{shown[:_LONGEST]} ...'}")
         if not yes and not typer.confirm("release?"):
             typer.echo(f"nothing leaves {site}. The same command asks again.")

@@ -25,8 +25,6 @@ Numbers = dict[str, Any]
 _MOST_PROBLEMS = 50
 # Mean divided by standard deviation above which squares are summed again around the mean, as digits cancel.
 _FAR = 100.0
-
-
 # Returns the numbers of a site with noise.
 Noisy = Callable[[Normals], Numbers]
 

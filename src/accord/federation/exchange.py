@@ -281,7 +281,7 @@ class Exchange:
         chosen = digest_of(written)
         if self.site is not None and entries[self.site] is None:
             plan_there = written if self.site == first else {}
-            entries = self._make(words, chosen, plan_there, own(found, self.before + chosen))
+            entries[self.site] = self._make(words, chosen, plan_there, own(found, self.before + chosen))
         whole = self._whole(entries)
         for entry in whole:
             if entry.plan != chosen:
@@ -324,7 +324,7 @@ class Exchange:
         entries = self._entries()
         if self.site is not None and entries[self.site] is None:
             words = "the reasons why this site refuses" if problems else "nothing, as another site refuses"
-            entries = self._make(words, "", {}, {_REFUSED: list(problems)})
+            entries[self.site] = self._make(words, "", {}, {_REFUSED: list(problems)})
         each = self.each(self._whole(entries), _problems, self.step)
         # no texts, if this site has another reason than when it made its entry
         found = [text for own in each for text in own] or list(problems)
@@ -365,14 +365,14 @@ class Exchange:
             raise ForgedError(f"{where} is one of {entry.site} in step {entry.step} of the study {entry.study[:16]}")
         return entry
 
-    def _make(self, words: str, plan: str, written: dict[str, Any], content: Any) -> dict[str, Entry | None]:
-        """Make and store this site's entry of this step. The entries of all sites so far."""
+    def _make(self, words: str, plan: str, written: dict[str, Any], content: Any) -> Entry:
+        """Make and store this site's entry of this step."""
         assert self.site is not None and self.identity is not None
         entry = Entry(self.study, self.step, self.site, self.before, words, plan, written, plain(content))
         text = entry.signed(self.identity)
         self.made(entry, text)
         self.store.write(entry.step, entry.site, text)
-        return {**self._entries(), self.site: entry}
+        return entry
 
     def take(self, entries: Mapping[tuple[int, str], bytes]) -> None:
         """Store the new entries of other sites.
