@@ -21,7 +21,6 @@ import numpy as np
 from ..base.atomic import write_private
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
-from ..base.text import counted
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.coarse import Coder

@@ -194,14 +194,18 @@ def _of_rows(found: _Found) -> list[str]:
             place = found.names.index(name)
             own = [a.run.average[..., place].std() / prior for a in found.finished if a.run is not None]
             if np.median(own) > _PRIOR:
-                texts.append(f"the rows say little about {name}: its posterior sd is {np.median(own):.0%} of its prior sd")
+                texts.append(
+                    f"the rows say little about {name}: its posterior sd is {np.median(own):.0%} of its prior sd"
+                )
     return texts
 
 
 def _of_assumptions(rehearsal: Rehearsal) -> list[str]:
     synthetic, texts = rehearsal.synthetic, []
     if synthetic.has_assumed_rows:
-        texts.append(f"no number of rows is given: each site has {synthetic.rows[0]}. Pass --rows, as in --rows 150,80,300")
+        texts.append(
+            f"no number of rows is given: each site has {synthetic.rows[0]}. Pass --rows, as in --rows 150,80,300"
+        )
     if synthetic.assumed:
         listed = "; ".join(f"{name}: {synthetic.columns[name]}" for name in synthetic.assumed)
         texts.append(
@@ -241,7 +245,9 @@ def _sentences_of_cost(found: _Found) -> list[str]:
     steps, sites = found.longest.steps, len(found.rehearsal.study.sites)
     if not steps:
         return []
-    sent = [sum(step.bytes for own in steps for step in own if step.site == site) for site in found.rehearsal.study.sites]
+    sent = [
+        sum(step.bytes for own in steps for step in own if step.site == site) for site in found.rehearsal.study.sites
+    ]
     planned = sum(own[0].planned for own in steps)
     return [
         f"A site writes {counted(len(steps), 'entry').replace('entrys', 'entries')}, {human_bytes(max(sent))} at most "
@@ -333,9 +339,13 @@ def _estimates(found: _Found) -> str:
     )
     panels = [_intervals(found, d, low[:, d], high[:, d]) for d in found.known[:_PLOTS]]
     more = f" The first {_PLOTS} of {len(found.known)} parameters." if len(found.known) > _PLOTS else ""
-    caption = f"90% intervals of each data set (lines) and true values (points), orange where the interval misses.{more}"
-    return table(["parameter", *(Cell(head, "number") for head in heads)], rows) + paragraph(text) + _figure(
-        panels, caption
+    caption = (
+        f"90% intervals of each data set (lines) and true values (points), orange where the interval misses.{more}"
+    )
+    return (
+        table(["parameter", *(Cell(head, "number") for head in heads)], rows)
+        + paragraph(text)
+        + _figure(panels, caption)
     )
 
 
@@ -411,7 +421,9 @@ def _leaves(found: _Found) -> str:
         if found.rehearsal.study.coarse
         else "The numbers are exact (coarse = false)."
     )
-    hidden = "Masked numbers count in the sum over all sites only." if found.rehearsal.study.masks else "Nothing is masked."
+    hidden = (
+        "Masked numbers count in the sum over all sites only." if found.rehearsal.study.masks else "Nothing is masked."
+    )
     text = (
         f"The entries of a site other than the first, which also writes the plan. The words are those that the audit "
         f"file of a site has. {hidden} {noise} Names of groups and rows stay at the sites."
@@ -426,7 +438,9 @@ def _leaves(found: _Found) -> str:
     drawing = figures.inline(draw, "Bytes of the largest entry of each step", 6.4, 2.2)
     return "\n".join(
         [
-            table(["steps", "what leaves the site", "who can read it", *(Cell(head, "number") for head in heads)], rows),
+            table(
+                ["steps", "what leaves the site", "who can read it", *(Cell(head, "number") for head in heads)], rows
+            ),
             paragraph(text),
             _figure([drawing], "Bytes of the largest entry of each step."),
             table(["site", *(Cell(head, "number") for head in ("rows", "entries", "bytes"))], totals),
@@ -492,8 +506,12 @@ def _sets(found: _Found) -> str:
         certificate = attempt.run.certificate if attempt.run is not None else None
         good = certificate is not None and certificate.holds
         text = attempt.stopped or ("" if certificate is None else str(certificate).splitlines()[0])
-        result = Cell("certified" if good else "stopped" if attempt.stopped else "not certified", "holds" if good else "fails")
-        rows.append((number(f"{place}"), result, number(f"{len(attempt.steps)}"), number(f"{attempt.seconds:.1f}"), text))
+        result = Cell(
+            "certified" if good else "stopped" if attempt.stopped else "not certified", "holds" if good else "fails"
+        )
+        rows.append(
+            (number(f"{place}"), result, number(f"{len(attempt.steps)}"), number(f"{attempt.seconds:.1f}"), text)
+        )
     heads = [Cell("data set", "number"), "result", Cell("steps", "number"), Cell("seconds", "number"), "details"]
     return table(heads, rows) + paragraph(f"Made by accord {__version__}.", "soft")
 

@@ -346,7 +346,9 @@ class Synthetic:
         for site, frame, file in zip(self.study.sites, frames, files, strict=True):
             dialect, shown = self.study.dialects.at(site), frame.copy()
             for name in set(dates) & set(frame):
-                form = data.cells.Dates(**dates[name]) if isinstance(dates[name], dict) else data.cells.Dates(dates[name])
+                form = (
+                    data.cells.Dates(**dates[name]) if isinstance(dates[name], dict) else data.cells.Dates(dates[name])
+                )
                 shown[name] = [day.strftime(form.at(site)) for day in frame[name]]
             text = shown.to_csv(index=False, sep=dialect.separator, decimal=dialect.decimal, lineterminator="\n")
             file.write_bytes(("\n" * (dialect.header - 1) + text).encode(dialect.encoding))
