@@ -35,7 +35,7 @@ def rehearse(
     seed: Annotated[int, typer.Option(help="Equal seeds give equal rows, keys, noise and draws.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no line for each data set.")] = False,
 ) -> None:
-    """Run a study on synthetic rows, and write one page: would it be certified, and what leaves each site?"""
+    """Run a study on synthetic rows, and write a page: is it certified, and what leaves each site."""
     with users_errors():
         figures.require()
         from ..federation import SitePolicy, StudyDocument

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from html import escape
@@ -104,14 +105,27 @@ class _Found:
         return float(np.median(own[1:] or own))
 
     @cached_property
-    def longest(self) -> Attempt:
-        """The data set with the most steps."""
-        return max(self.rehearsal.attempts, key=lambda attempt: len(attempt.steps))
+    def typical(self) -> Attempt:
+        """The data set with the median number of steps."""
+        of = sorted(self.finished or self.rehearsal.attempts, key=lambda attempt: len(attempt.steps))
+        return of[len(of) // 2]
+
+    @property
+    def range(self) -> str:
+        """The least and the most steps of a data set."""
+        counts = [len(attempt.steps) for attempt in self.finished or self.rehearsal.attempts]
+        return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+    @cached_property
+    def coefficients(self) -> dict[str, float]:
+        """The prior sd of each coefficient except the intercept."""
+        runs = [attempt.run for attempt in self.finished if attempt.run is not None]
+        return {name: sd for name, _, sd, _ in runs[0].info.coefficients} if runs else {}
 
     @property
     def passes(self) -> int:
         """Times that all sites wait for entries of others. Steps with a plan need two."""
-        return sum(1 + own[0].planned for own in self.longest.steps)
+        return sum(1 + own[0].planned for own in self.typical.steps)
 
 
 def verdict(rehearsal: Rehearsal) -> Verdict:
@@ -122,6 +136,7 @@ def verdict(rehearsal: Rehearsal) -> Verdict:
     for reason in list(dict.fromkeys(stopped))[:_REASONS]:
         # the advice about another seed is for studies of real rows
         text = reason.replace(". The study ends here. Repair the cause and begin it with another seed", "")
+        text = re.sub(r"\n\s*", "; ", text)
         problems.append(f"the study stopped on {stopped.count(reason)} of {counted(count, 'data set')}: {text}")
     failed = [a for a in found.finished if a.run and a.run.certificate and not a.run.certificate.holds]
     if failed and failed[0].run is not None and failed[0].run.certificate is not None:
@@ -138,7 +153,7 @@ def verdict(rehearsal: Rehearsal) -> Verdict:
         text = f"Do not run this study as it is: {counted(len(problems), 'problem')} below."
     else:
         text = f"The study would run: {found.certified} of {counted(count, 'synthetic data set')} are certified"
-        text += ", and intervals contain the true values as often as they should."
+        text += ", and no interval misses its true values too often."
     return Verdict(text, tuple(problems), tuple(warned))
 
 
@@ -188,8 +203,7 @@ def _of_rows(found: _Found) -> list[str]:
                 f"the rarer response has about {counted(rarer, 'row')}, few for {counted(dim, 'parameter')}: estimates "
                 "depend on the prior"
             )
-    known = {name: sd for name, _, sd, _ in found.finished[0].run.info.coefficients} if found.finished[0].run else {}
-    for name, prior in known.items():
+    for name, prior in found.coefficients.items():
         if name in found.names:
             place = found.names.index(name)
             own = [a.run.average[..., place].std() / prior for a in found.finished if a.run is not None]
@@ -203,9 +217,7 @@ def _of_rows(found: _Found) -> list[str]:
 def _of_assumptions(rehearsal: Rehearsal) -> list[str]:
     synthetic, texts = rehearsal.synthetic, []
     if synthetic.has_assumed_rows:
-        texts.append(
-            f"no number of rows is given: each site has {synthetic.rows[0]}. Pass --rows, as in --rows 150,80,300"
-        )
+        texts.append(f"each site has {synthetic.rows[0]} rows, the default. Pass others, as in --rows 150,80,300")
     if synthetic.assumed:
         listed = "; ".join(f"{name}: {synthetic.columns[name]}" for name in synthetic.assumed)
         texts.append(
@@ -233,8 +245,8 @@ def lines(rehearsal: Rehearsal) -> list[str]:
 def _sentences_of_errors(found: _Found) -> list[str]:
     texts = []
     for place, (mean, sd, evidence, error) in enumerate(found.errors, 1):
-        text = f"data set {place} against pooled NUTS: means differ by at most {np.abs(mean).max():.3f} posterior sds, sds "
-        text += f"by at most {np.expm1(np.abs(sd)).max():.1%}"
+        text = f"Data set {place} against pooled NUTS: means differ by at most {np.abs(mean).max():.3f} posterior sds, "
+        text += f"and sds by at most {np.expm1(np.abs(sd)).max():.1%}"
         if np.isfinite(evidence):
             text += f"; log evidence by {evidence:+.3f} from one process with exact sums (standard error {error:.2g})"
         texts.append(text + ".")
@@ -242,19 +254,17 @@ def _sentences_of_errors(found: _Found) -> list[str]:
 
 
 def _sentences_of_cost(found: _Found) -> list[str]:
-    steps, sites = found.longest.steps, len(found.rehearsal.study.sites)
+    steps, sites = found.typical.steps, found.rehearsal.study.sites
     if not steps:
         return []
-    sent = [
-        sum(step.bytes for own in steps for step in own if step.site == site) for site in found.rehearsal.study.sites
-    ]
-    planned = sum(own[0].planned for own in steps)
+    most = human_bytes(max(_bytes(steps, site) for site in sites))
+    planned, time = sum(own[0].planned for own in steps), found.passes * _WAIT + found.seconds
     return [
-        f"A site writes {counted(len(steps), 'entry').replace('entrys', 'entries')}, {human_bytes(max(sent))} at most "
-        f"together. In {planned} of the steps the first site answers before the others, so that sites wait "
-        f"{found.passes} times for each other.",
-        f"All {sites} sites together compute {human_seconds(found.seconds)} in one process. If sites look into a shared "
-        f"folder every {_WAIT:.0f} seconds, the study takes about {human_seconds(found.passes * _WAIT + found.seconds)}.",
+        f"The study takes {found.range} steps. In each step every site writes one entry. In a typical data set of "
+        f"{len(steps)} steps, a site writes {most} at most. In {planned} of these steps the first site answers before "
+        f"the others, so that sites wait {found.passes} times for each other.",
+        f"All {len(sites)} sites together compute {human_seconds(found.seconds)} in one process. If sites look into a "
+        f"shared folder every {_WAIT:.0f} seconds, the study takes about {human_seconds(time)}.",
     ]
 
 
@@ -290,13 +300,13 @@ def _verdict(found: _Found) -> str:
     look = "verdict bad" if own.problems else "verdict"
     count, rows = len(rehearsal.attempts), sum(rehearsal.synthetic.rows)
     size = (
-        f"{counted(count, 'synthetic data set')} of {counted(rows, 'row')} at {len(rehearsal.study.sites)} sites. No row "
-        "of a site was read."
+        f"{counted(count, 'synthetic data set')} of {counted(rows, 'row')} at {len(rehearsal.study.sites)} sites. No "
+        "row of a site was read."
     )
     parts = [f'<div class="{look}"><strong>{escape(own.text)}</strong>{paragraph(size)}</div>']
     for title, texts in (("Problems", own.problems), ("Warnings", own.warnings)):
         if texts:
-            parts += [f"<h3>{title}</h3>", bullets([f"{text[:1].upper()}{text[1:]}." for text in texts])]
+            parts += [f"<h3>{title}</h3>", bullets([f"{text[:1].upper()}{text[1:].rstrip('.')}." for text in texts])]
     parts.append("<h3>In short</h3>")
     parts.append(bullets([*_coverage_in_words(found), *_sentences_of_errors(found), *_sentences_of_cost(found)]))
     return "\n".join(parts)
@@ -326,8 +336,8 @@ def _estimates(found: _Found) -> str:
         hits = [f"{inside[:, places[d]].sum()} of {count}" if d in places else "" for inside in found.covered.values()]
         bias = f"{np.mean((means[:, d] - truths[:, d]) / sds[:, d]):+.2f}" if d in places else ""
         excluded = int(((low[:, d] > 0) | (high[:, d] < 0)).sum())
-        # positive parameters never have 0 in their intervals
-        power = "" if (low[:, d] > 0).all() and "[" in name and "sd" in name else f"{excluded} of {count}"
+        # other parameters may be positive
+        power = f"{excluded} of {count}" if name in found.coefficients else ""
         rows.append((name, *map(number, (*hits, bias, f"{np.median(sds[:, d]):.2g}", power))))
     heads = ["50% interval contains it", "90% interval contains it", "mean error in sds", "posterior sd", "0 excluded"]
     limits = [scipy.stats.binom.ppf([0.01, 0.99], count, probability) for probability in _PROBABILITIES]
@@ -342,11 +352,7 @@ def _estimates(found: _Found) -> str:
     caption = (
         f"90% intervals of each data set (lines) and true values (points), orange where the interval misses.{more}"
     )
-    return (
-        table(["parameter", *(Cell(head, "number") for head in heads)], rows)
-        + paragraph(text)
-        + _figure(panels, caption)
-    )
+    return table(["parameter", *_right(heads)], rows) + paragraph(text) + _figure(panels, caption)
 
 
 def _intervals(found: _Found, d: int, low: np.ndarray, high: np.ndarray) -> str:
@@ -371,11 +377,11 @@ def _against_nuts(found: _Found) -> str:
     for place, (mean, sd, *_) in enumerate(found.errors, 1):
         for name, of_mean, of_sd in zip(found.names, mean, np.expm1(sd), strict=True):
             rows.append((number(f"{place}"), name, number(f"{of_mean:+.3f}"), number(f"{of_sd:+.1%}")))
-    heading = [Cell(heads[0], "number"), heads[1], *(Cell(head, "number") for head in heads[2:])]
+    heading = [Cell(heads[0], "number"), heads[1], *_right(heads[2:])]
     text = (
         "Pooled NUTS (BlackJAX, 8,000 draws) sees all rows in one place, with the same columns and priors. The errors "
-        "contain the random errors of both. NUTS has no log evidence, so accord compares it with importance sampling in "
-        "one process with exact sums."
+        "contain the random errors of both. NUTS has no log evidence, so accord compares it with importance sampling "
+        "in one process with exact sums."
     )
 
     def draw(ax: Any) -> None:
@@ -401,17 +407,17 @@ def _cycled(count: int) -> list[str]:
 
 
 def _leaves(found: _Found) -> str:
-    steps = found.longest.steps
+    steps = found.typical.steps
     if not steps:
         return paragraph("No entry was written.")
-    rows = [
-        (
-            span, own[-1].what, "masked" if own[-1].hidden else "in the clear", number(f"{max(o.numbers for o in own):,}"),
-            number(human_bytes(max(one.bytes for one in own))), number(human_bytes(sum(one.bytes for one in own))),
-        )
-        for span, own in _grouped(steps)
-    ]  # fmt: skip
-    heads = ["numbers, at most", "bytes of a step, at most", "bytes of a site"]
+    rows = []
+    for first, own in _grouped(steps):
+        numbers, largest = max(one.numbers for one in own), max(one.bytes for one in own)
+        readers = "only as sums over all sites" if own[0].hidden else "everyone with the entries"
+        sent = human_bytes(sum(one.bytes for one in own))
+        cells = map(number, (f"{len(own)}", f"{numbers:,}", human_bytes(largest), sent))
+        rows.append((number(f"{first}"), _words(own[0]), readers, *cells))
+    heads = ["steps", "numbers of a step, at most", "bytes of a step, at most", "bytes of all steps"]
     totals = [
         (site, *map(number, (f"{rows_there:,}", f"{len(steps)}", human_bytes(_bytes(steps, site)))))
         for site, rows_there in zip(found.rehearsal.study.sites, found.rehearsal.synthetic.rows, strict=True)
@@ -421,29 +427,26 @@ def _leaves(found: _Found) -> str:
         if found.rehearsal.study.coarse
         else "The numbers are exact (coarse = false)."
     )
-    hidden = (
-        "Masked numbers count in the sum over all sites only." if found.rehearsal.study.masks else "Nothing is masked."
-    )
     text = (
-        f"The entries of a site other than the first, which also writes the plan. The words are those that the audit "
-        f"file of a site has. {hidden} {noise} Names of groups and rows stay at the sites."
-    ).replace("those that", "the words that")
+        "These are the entries of the last site. The entries of the first site also have the plan of each step. The "
+        "words are also in the audit file of a site, which has one line for each entry with its bytes and its hash. "
+        f"{noise} Rows and names of groups stay at the sites. Sums over small sites reveal their rows."
+    )
     sizes = np.array([max(step.bytes for step in own) for own in steps])
 
     def draw(ax: Any) -> None:
         ax.bar(np.arange(len(sizes)), sizes / 1000.0, width=0.8, color=COLORS["blue"])
         ax.set(xlabel="step", ylabel="largest entry, kB")
+        ax.xaxis.get_major_locator().set_params(integer=True)
         ax.grid(False, axis="x")
 
     drawing = figures.inline(draw, "Bytes of the largest entry of each step", 6.4, 2.2)
     return "\n".join(
         [
-            table(
-                ["steps", "what leaves the site", "who can read it", *(Cell(head, "number") for head in heads)], rows
-            ),
+            table([*_right(["first step"]), "what leaves the site", "who can read it", *_right(heads)], rows),
             paragraph(text),
             _figure([drawing], "Bytes of the largest entry of each step."),
-            table(["site", *(Cell(head, "number") for head in ("rows", "entries", "bytes"))], totals),
+            table(["site", *_right(["rows", "entries", "bytes"])], totals),
             bullets(_sentences_of_cost(found)),
         ]
     )
@@ -453,21 +456,22 @@ def _bytes(steps: Sequence[Sequence[Step]], site: str) -> int:
     return sum(step.bytes for own in steps for step in own if step.site == site)
 
 
-def _grouped(steps: Sequence[Sequence[Step]]) -> list[tuple[str, list[Step]]]:
-    """The entries of the last site, with successive steps of the same content together."""
-    found: list[tuple[int, list[Step]]] = []
+def _right(heads: Sequence[str]) -> list[Cell]:
+    return [Cell(head, "number") for head in heads]
+
+
+def _grouped(steps: Sequence[Sequence[Step]]) -> list[tuple[int, list[Step]]]:
+    """The entries of the last site by content, each with its first step."""
+    found: dict[tuple[str, bool], tuple[int, list[Step]]] = {}
     for place, own in enumerate(steps):
-        here = own[-1]
-        if found and (_kind(found[-1][1][-1]), found[-1][1][-1].hidden) == (_kind(here), here.hidden):
-            found[-1][1].append(here)
-        else:
-            found.append((place, [here]))
-    return [(f"{p}" if len(own) == 1 else f"{p} to {p + len(own) - 1}", own) for p, own in found]
+        found.setdefault((_words(own[-1]), own[-1].hidden), (place, []))[1].append(own[-1])
+    return list(found.values())
 
 
-def _kind(step: Step) -> str:
-    """The content in words without the number of positions."""
-    return step.what.partition(" at ")[0].partition(" At ")[0]
+def _words(step: Step) -> str:
+    """The content in words, without the number of positions and the names of sums."""
+    words = re.sub(r",? at [\d,]+ positions?", "", step.what).partition(", for the model:")
+    return words[0] + (", from which the sites build the model" if words[1] else "")
 
 
 def _shape(found: _Found) -> str:
@@ -481,7 +485,7 @@ def _shape(found: _Found) -> str:
         if synthetic.truth == "plausible"
         else "The true parameters are drawn from the prior."
     )
-    effects = [f"{name} = {value:g}" for name, value in synthetic._effects.items()]
+    effects = [f"{name} = {value:g}" for name, value in synthetic.effects.items()]
     fixed = f" Given true values: {', '.join(effects)}." if effects else ""
     facts = [
         ("study", study.hash),
@@ -493,11 +497,12 @@ def _shape(found: _Found) -> str:
         ("seed of the rehearsal", f"{rehearsal.seed}"),
     ]
     text = (
-        f"{way}{fixed} Means of numbers differ between sites by {synthetic.apart:g} standard deviations, and the logs of "
-        f"shares of levels by {synthetic.apart:g}. Cells are independent of each other. Real rows may have correlated "
-        "columns, missing cells and outliers, and the model may not fit them."
+        f"{way}{fixed} Means of numbers differ between sites by {synthetic.apart:g} standard deviations, and the logs "
+        f"of shares of levels by {synthetic.apart:g}. Cells are independent of each other. Real rows may have "
+        "correlated columns, missing cells and outliers, and the model may not fit them."
     )
-    return "\n".join([table(["", ""], facts), table(["column", "synthetic cells"], rows), paragraph(text)])
+    made = paragraph(f"Made by accord {__version__}.", "soft")
+    return "\n".join([table(["", ""], facts), table(["column", "synthetic cells"], rows), paragraph(text), made])
 
 
 def _sets(found: _Found) -> str:
@@ -513,7 +518,7 @@ def _sets(found: _Found) -> str:
             (number(f"{place}"), result, number(f"{len(attempt.steps)}"), number(f"{attempt.seconds:.1f}"), text)
         )
     heads = [Cell("data set", "number"), "result", Cell("steps", "number"), Cell("seconds", "number"), "details"]
-    return table(heads, rows) + paragraph(f"Made by accord {__version__}.", "soft")
+    return table(heads, rows)
 
 
 def _figure(drawings: Sequence[str], caption: str) -> str:

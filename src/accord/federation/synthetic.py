@@ -99,8 +99,9 @@ def column_of(name: str, value: Any) -> Column:
         The value has another form, or a number is out of range.
     """
     wrong = (
-        f"column {name} of the rehearsal must be {{mean = ..., sd = ...}}, {{low = ..., high = ...}}, {{groups = ...}}, "
-        f'a list of levels as in ["f", "m"], or the share of each level as in {{f = 0.4, m = 0.6}}, found {value!r}'
+        f"column {name} of the rehearsal must be {{mean = ..., sd = ...}}, {{low = ..., high = ...}}, "
+        '{groups = ...}, a list of levels as in ["f", "m"], or the share of each level as in {f = 0.4, m = 0.6}, '
+        f"found {value!r}"
     )
     if isinstance(value, list) and value and all(isinstance(level, str) and level for level in value):
         value = dict.fromkeys(value, 1.0)
@@ -164,8 +165,8 @@ class Synthetic:
     def __post_init__(self) -> None:
         if self.study.module is not None:
             raise ValueError(
-                "accord rehearse needs a formula: responses of a NumPyro model are not drawn. Simulate tables with your "
-                "own program, as in the tutorial of a study between hospitals"
+                "accord rehearse needs a formula: responses of a NumPyro model are not drawn. Simulate tables "
+                "with your own program, as in the tutorial of a study between hospitals"
             )
         if self.truth not in TRUTHS:
             raise unknown_name_error("truth", self.truth, TRUTHS)
@@ -177,7 +178,7 @@ class Synthetic:
                 raise ValueError(f"{key} of [rehearsal] must be a table, found {self._settings[key]!r}")
         if not _is_number(self.apart) or self.apart < 0:
             raise ValueError(f"apart of [rehearsal] must be a number >= 0, found {self.apart!r}")
-        for name, value in self._effects.items():
+        for name, value in self.effects.items():
             if not _is_number(value):
                 raise ValueError(f"effect {name} of [rehearsal] must be a number, found {value!r}")
         # errors of rows, columns and the left side are raised now
@@ -213,16 +214,11 @@ class Synthetic:
     def columns(self) -> dict[str, Column]:
         """All columns except the response."""
         given = dict(self._settings.get("columns", {}))
-        known = sorted(self.study.needed_columns)
+        known = sorted(self.study.needed_columns - set(self._left.names))
         for name in given:
             if name not in known:
                 raise unknown_name_error("column of the rehearsal", name, known)
-        responses = set(self._left.names)
-        return {
-            name: column_of(name, given[name]) if name in given else self._usual(name)
-            for name in known
-            if name not in responses
-        }
+        return {name: column_of(name, given[name]) if name in given else self._usual(name) for name in known}
 
     @property
     def assumed(self) -> list[str]:
@@ -277,7 +273,8 @@ class Synthetic:
         return {**own, **self.given} | ({"columns": columns} if columns else {})
 
     @property
-    def _effects(self) -> dict[str, Any]:
+    def effects(self) -> dict[str, Any]:
+        """Given true values of parameters by name."""
         return dict(self._settings.get("effects", {}))
 
     @cached_property
@@ -367,7 +364,7 @@ class Synthetic:
             return [trials // 2, trials][: len(self._left.names)]
         if name in ("categorical", "ordinal"):
             return [np.resize(np.array(self._classes, dtype=object), rows)]
-        draw = {"poisson": rng.poisson, "negative_binomial": rng.poisson, "gamma": rng.exponential}.get(name)
+        draw: Any = {"poisson": rng.poisson, "negative_binomial": rng.poisson, "gamma": rng.exponential}.get(name)
         if draw is not None:
             return [draw(2.0, size)]
         return [rng.beta(2.0, 2.0, size) if name == "beta" else rng.standard_normal(size)]
@@ -405,7 +402,7 @@ class Synthetic:
         defaults = defaults_of(columns, figures.spread, family, figures.summary)
         priors = [own.of(name, default) for name, default in zip(names, defaults, strict=True)]
         flat = [one for name, parameter in parameters.items() for one in parameter.names(name)]
-        for name in self._effects:
+        for name in self.effects:
             if name not in (*names, *flat):
                 raise unknown_name_error("effect of [rehearsal]", name, [*names, *flat])
         # several predictors have one coefficient for each column and predictor
@@ -417,14 +414,14 @@ class Synthetic:
         found = found.reshape(len(columns), width)
         if columns and columns[0] == "Intercept":
             found[0] -= figures.centre[1:] @ found[1:]
-        found = np.array([self._effects.get(name, value) for name, value in zip(names, found.ravel(), strict=True)])
+        found = np.array([self.effects.get(name, value) for name, value in zip(names, found.ravel(), strict=True)])
         truth = dict(zip(names, found.tolist(), strict=True))
         shift = float(figures.centre @ found) if not family.predictors and not family.has_intercept else 0.0
         params: dict[str, Any] = {COEFFICIENTS: jnp.asarray(found.reshape(-1, width) if family.predictors else found)}
         for name, parameter in parameters.items():
             values = self._other(rng, own.other(name, parameter), parameter.init, parameter.constraint)
             values = values - parameter.sign * shift
-            chosen = [self._effects.get(one, value) for one, value in zip(parameter.names(name), values, strict=True)]
+            chosen = [self.effects.get(one, value) for one, value in zip(parameter.names(name), values, strict=True)]
             if name == "log_hazard":
                 # cuts differ between data sets, so that times are drawn with a constant hazard
                 chosen = [float(np.mean(chosen))] * len(chosen)
@@ -454,7 +451,8 @@ class Synthetic:
     ) -> tuple[np.ndarray, ...]:
         """The response columns of one site."""
         with jax.enable_x64(True):
-            eta = np.array(predictor(family, params, {name: jnp.asarray(value) for name, value in rows.items()}))
+            arrays = {name: jnp.asarray(value) for name, value in rows.items()}
+            eta = np.array(predictor(family, params, arrays))
             if "group" in rows:
                 latents = rng.standard_normal((int(rows["group"].max()) + 1, rows["effects"].shape[1]))
                 own = latents @ np.asarray(factor(params)).T
@@ -462,7 +460,7 @@ class Synthetic:
             if family.columns == ("time", "event"):
                 return _times(family, params, eta, rng)
             key = jax.random.key(int(rng.integers(2**31)))
-            found = np.asarray(family.replicated(params, jnp.asarray(eta), rows, key))
+            found = np.asarray(family.replicated(params, jnp.asarray(eta), arrays, key))
         if family.name == "bernoulli":
             return (np.array(self._words)[found.astype(int)],)
         if family.labels:
