@@ -21,11 +21,9 @@ def rehearse(
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(help="""Cells of a column in TOML, as in 'age = {mean = 60, sd = 10}' or 'sex = ["f", "m"]'."""),
+        typer.Option(help="Cells of a column in TOML, as in 'age = {mean = 60, sd = 10}'."),
     ] = None,
-    effect: Annotated[
-        list[str] | None, typer.Option(help="True value of a parameter, as in 'treatment[standard] = 0.8'.")
-    ] = None,
+    effect: Annotated[list[str] | None, typer.Option(help="True value of a parameter, as in 'dose = 0.8'.")] = None,
     policy: Annotated[
         list[Path] | None, typer.Option(help="Policy of a site, whose floors then apply. Its data is not read.")
     ] = None,

@@ -148,6 +148,9 @@ def verdict(rehearsal: Rehearsal) -> Verdict:
         warned += _of_rows(found)
     warned += _of_assumptions(rehearsal)
     for text in dict.fromkeys(text for attempt in rehearsal.attempts for text in attempt.warned):
+        # failed certificates are problems
+        if "not certified" in text:
+            continue
         warned.append(f"a site or the study warns: {text}")
     if problems:
         text = f"Do not run this study as it is: {counted(len(problems), 'problem')} below."
@@ -337,7 +340,7 @@ def _estimates(found: _Found) -> str:
         bias = f"{np.mean((means[:, d] - truths[:, d]) / sds[:, d]):+.2f}" if d in places else ""
         excluded = int(((low[:, d] > 0) | (high[:, d] < 0)).sum())
         # other parameters may be positive
-        power = f"{excluded} of {count}" if name in found.coefficients else ""
+        power = f"{excluded} of {count}" if name in found.coefficients or (low[:, d] < 0).any() else ""
         rows.append((name, *map(number, (*hits, bias, f"{np.median(sds[:, d]):.2g}", power))))
     heads = ["50% interval contains it", "90% interval contains it", "mean error in sds", "posterior sd", "0 excluded"]
     limits = [scipy.stats.binom.ppf([0.01, 0.99], count, probability) for probability in _PROBABILITIES]
