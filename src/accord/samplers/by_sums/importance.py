@@ -83,6 +83,8 @@ _GOOD = 0.1
 _MOST_A_DRAW = 20.0
 # Share of the points around the heaviest points in a proposal that is drawn again, with coarse answers.
 _AROUND_SHARE = 0.2
+# Batches of a run that needs no further ones.
+_AT_ONCE = 3
 # Oversampling factor.
 _MARGIN = 1.05
 
@@ -315,7 +317,7 @@ class Batches:
         main, expected = adapted(found, self.main, self.proposals)
         if expected > 0.0:
             self.main, self.efficiency = main, expected
-        if expected < STEADY or not lines.are_usual:
+        if expected < STEADY or not lines.are_usual or self.max_batches < _AT_ONCE:
             return slopes(self.session, self.place, landed) if len(landed) else (np.zeros(0), np.zeros((0, self.dim)))
         proposal = self.proposals.around(self.main)
         count = max(ceil(_MARGIN * self.session.job.target / expected) - len(found.rise), self.size)
