@@ -76,6 +76,8 @@ _FREEDOM = 5.0
 _MOST_SEARCHES = 8
 # Most Newton steps of a search.
 _MOST_NEWTON = 15
+# Lengths of a Newton step that a search tries in one sum.
+_LENGTHS = np.array([1.0, 0.5, 0.2, 0.05, 0.005])
 # Length of the last Newton step, in standard deviations.
 _LAST_STEP = 1e-2
 # The same with coarse answers, whose gradients have noise.
@@ -583,28 +585,28 @@ def _searched(
         last = _LAST_NOISY_STEP
         allowed = 4.0 * float(session.noise.value(np.zeros(1))[0])
     here = expansions(session, place, at)
-    shrink, done = np.ones(len(at)), np.zeros(len(at), bool)
+    done, stuck = np.zeros((2, len(at)), bool)
     for _ in range(_MOST_NEWTON):
         steps = np.stack([newton_step(g, h)[0] for g, h in zip(here.gradient, here.hessian, strict=True)])
         length = np.array([np.sqrt(max(s @ h @ s, 0.0)) for s, h in zip(steps, here.hessian, strict=True)])
         done |= (length < last) & np.array([np.linalg.eigvalsh(h)[0] > 0 for h in here.hessian])
         # searches that reached the main mode are done
         done |= np.linalg.norm(at, axis=1) < 1.0
-        if done.all():
+        own = np.flatnonzero(~done & ~stuck)
+        if not own.size:
             break
-        moved = at + np.where(done, 0.0, shrink)[:, None] * steps
-        there = expansions(session, place, moved)
-        better = np.isfinite(there.hessian).all(axis=(1, 2)) & (
-            there.value <= here.value + 1e-9 * (1 + abs(here.value)) + allowed
-        )
-        at = np.where(better[:, None], moved, at)
-        here = Expansions(
-            *(
-                np.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-                for new, old in zip(there, here, strict=True)
-            )
-        )
-        shrink = np.where(better, np.minimum(1.0, 2.0 * shrink), shrink / 4.0)
+        # several lengths of each step in one sum, of which the one with the lowest F is taken
+        trials = (at[own] + _LENGTHS[:, None, None] * steps[own]).reshape(-1, at.shape[1])
+        there = expansions(session, place, trials)
+        value = np.where(np.isfinite(there.hessian).all(axis=(1, 2)), there.value, np.inf)
+        best = value.reshape(_LENGTHS.size, -1).argmin(axis=0) * own.size + np.arange(own.size)
+        better = value[best] <= here.value[own] + 1e-9 * (1 + abs(here.value[own])) + allowed
+        stuck[own[~better]] = True
+        moves, best = own[better], best[better]
+        at, here = at.copy(), Expansions(*(part.copy() for part in here))
+        at[moves] = trials[best]
+        for part, new in zip(here, there, strict=True):
+            part[moves] = new[best]
     found: list[Mode] = []
     rise = here.value - at_origin
     for k in np.argsort(rise, kind="stable"):
