@@ -284,14 +284,14 @@ means_and_sds <- function(meeting, values) {
   found
 }
 
-build_model <- function(study, policy, meeting, log) {
+build_model <- function(study, policy, meeting, say) {
   sheet <- read_sheet(study, policy)
   site <- policy$site
   floors <- policy$floors
   problems <- character()
   note <- function(name, rows, what) {
     at <- sheet$lines[rows]
-    log(sprintf("%s: column '%s': line %s %s", sheet$where, name, paste(head(at, 5), collapse = ", "), what))
+    say(sprintf("%s: column '%s': line %s %s", sheet$where, name, paste(head(at, 5), collapse = ", "), what))
     problems <<- c(problems, sprintf("%s: column '%s': some cells have %s. The site's own log lists the lines",
                                      sheet$where, name, what))
   }
@@ -544,7 +544,7 @@ answer_of <- function(model, what, parts) {
   found <- apply(points, 1, function(z) {
     at <- potential_at(model, drop(place$origin + place$factor %*% z), order)
     h <- if (order > 1) crossprod(place$factor, at$hessian %*% place$factor)
-    own <- c(at$value, if (order > 0) crossprod(place$factor, at$gradient), h[lower.tri(h, TRUE)])
+    own <- c(at$value, if (order > 0) crossprod(place$factor, at$gradient), if (order > 1) h[lower.tri(h, TRUE)])
     if (is.infinite(most)) own else if (all(is.finite(own))) pmin(pmax(own, -most), most) else c(most, 0 * own[-1])
   })
   if (order == 0) found else if (what == "mean_expansion") rowMeans(found) else t(found)
@@ -564,7 +564,7 @@ split16 <- function(x) vapply(0:3, function(k) { x <- floor(x / 65536^k); x - fl
 words_of <- function(x, is_whole) {    # as accord.posterior.masks.encoded does
   whole <- floor(abs(x))
   cut <- function(x) matrix(split16(x), ncol = 4)
-  carry(cbind(cut(ifelse(is_whole, 0, round((abs(x) - whole) * 2^64))), cut(whole)) * ifelse(x < 0, -1, 1))
+  carry(cbind(cut(ifelse(rep(is_whole, length.out = length(x)), 0, round((abs(x) - whole) * 2^64))), cut(whole)) * ifelse(x < 0, -1, 1))
 }
 limbs_of <- function(bytes) {
   all <- matrix(readBin(bytes, "integer", length(bytes) / 2, 2L, FALSE, "little"), ncol = 4, byrow = TRUE)
@@ -731,7 +731,7 @@ masked_content <- function(S, study, x, is_whole, like, about, context) {
   list(about = about, like = like, masked = list(shape = list(2L, nrow(words)), type = "<u8", base64 = text64(bytes_of(words))))
 }
 
-run_study <- function(study, policy, board, log) {
+run_study <- function(study, policy, board, say) {
   S <- start_exchange(study, policy, board)
   state <- file.path(S$own, "masks.json")
   found <- S$gather("keys", function(plan, context) {
@@ -771,14 +771,14 @@ run_study <- function(study, policy, board, log) {
       total <- ifelse(sums[2 * n + 1:n] > 0, sums[1:n], sums[n + 1:n] / 2^50)
       split(total, factor(rep(names(items), lengths(lapply(items, `[[`, "x"))), names(items)))
     })
-  model <- withCallingHandlers(build_model(study, policy, meeting, log), wrong = function(e)
+  model <- withCallingHandlers(build_model(study, policy, meeting, say), wrong = function(e)
     # other sites must not wait for this one, whose reason may be about its rows
     if (is.null(entry_at(S$store, S$step, policy$site))) tryCatch(S$refuse(paste0(
       policy$site, ": its file does not fit the model; the reason is in its audit file")), error = function(e) NULL))
   repeat {
     result <- NULL
     S$gather(NULL, function(plan, context) {
-      parts <- lapply(plan$parts, function(part) revived(if (is.null(part$drawn)) part else part$points))
+      parts <- lapply(plan$parts, function(part) revived(if (is.list(part) && !is.null(part$drawn)) part$points else part))
       if (identical(plan$what, "result")) return(NULL)
       if (!isTRUE(all(names(parts) %in% FUNCTIONS[[plan$what]]))) fail(
         "the plan of ", study$sites[1], " evaluates ", plan$what, ": a site with R evaluates only ",
@@ -842,13 +842,13 @@ release <- function(study, policy, board, yes) {
 }
 
 answer <- function(study, policy, board, yes) with_lock(policy$folder, function() {
-  log <- function(text) cat("this site only: ", text, "\n", sep = "")
+  say <- function(text) cat("this site only: ", text, "\n", sep = "")
   data <- file.path(policy$folder, substr(study$hash, 1, 16), "data.txt")
   result <- tryCatch({
     if (length(wrong <- refusals(study, policy))) fail(policy$site, ": refused, ", wrong[1])
     if (file.exists(data) && readLines(data, warn = FALSE) != hex(readBin(policy$data, "raw", file.size(policy$data))))
       fail(policy$site, ": its data has changed since this study began")
-    run_study(study, policy, board, log)
+    run_study(study, policy, board, say)
   }, pending = identity, error = function(e) {
     # messages of R may quote a cell
     text <- if (inherits(e, "wrong")) conditionMessage(e) else "an error of R, see the audit file"
