@@ -1,5 +1,5 @@
 # The model of a site in R: its rows, the summaries that all sites agree on, and the log density with derivatives.
-# Base R only. accord-site.R reads this file.
+# accord-site.R reads this file. It needs base R and the package jsonlite.
 
 NO_MASS <- 1e12                        # an agent's potential where it is not finite
 FAMILIES <- c("normal", "bernoulli", "binomial", "poisson", "negative_binomial")
@@ -12,6 +12,7 @@ fail <- function(...) stop(structure(class = c("wrong", "error", "condition"),
 `%or%` <- function(x, other) if (is.null(x)) other else x
 sorted <- function(x) sort(x, method = "radix")
 empty <- function() setNames(list(), character())
+json <- function(x) enc2utf8(as.character(toJSON(x, auto_unbox = TRUE, null = "null", digits = I(17))))
 
 text_of_file <- function(path) {
   if (!file.exists(path) || dir.exists(path)) fail("there is no file ", path)
@@ -22,6 +23,48 @@ text_of_file <- function(path) {
 }
 
 plain_name <- function(x) gsub("`", "", trimws(x), fixed = TRUE)
+
+# The common part of TOML: values are translated to JSON.
+read_toml <- function(path) {
+  text <- text_of_file(path)
+  tokens <- regmatches(text, gregexpr(
+    "\"([^\"\\\\\n]|\\\\.)*\"|'[^'\n]*'|#[^\n]*|[][{},=\n]|[^][{},=#\"'\\s]+", text,
+    perl = TRUE))[[1]]
+  if (gsub("\\s", "", paste(tokens, collapse = "")) != gsub("\\s", "", text)) fail(path, ": a text does not end")
+  tokens <- c(tokens[!grepl("^#", tokens)], "\n")
+  bad <- function(line) fail(path, " is not the TOML that a site with R reads: see `", paste(line, collapse = " "), "`")
+  literal <- function(x) vapply(x, function(one) if (grepl("^'", one)) json(gsub("^'|'$", "", one)) else one, "")
+  path_of <- function(one) if (grepl("^[\"']", one)) fromJSON(literal(one)) else strsplit(one, ".", fixed = TRUE)[[1]]
+  put <- function(table, at, value) {
+    if (length(at) == 1 && at %in% names(table)) bad(c(at, "twice"))
+    table[at[1]] <- list(if (length(at) == 1) value else put(table[[at[1]]] %or% empty(), at[-1], value))
+    table
+  }
+  depth <- cumsum(tokens %in% c("[", "{")) - cumsum(tokens %in% c("]", "}"))
+  root <- empty()
+  section <- NULL
+  for (at in split(seq_along(tokens), cumsum(c(0, head(tokens == "\n" & depth == 0, -1))))) {
+    line <- tokens[at[tokens[at] != "\n"]]
+    if (!length(line)) next
+    if (line[1] == "[" && length(line) == 3) {
+      section <- path_of(line[2])
+      if (is.null(tryCatch(root[[section]], error = function(e) NULL))) root <- put(root, section, empty())
+      next
+    }
+    if (length(line) < 3 || line[2] != "=") bad(line)
+    value <- literal(line[-(1:2)])
+    names_here <- which(value == "=") - 1
+    value[names_here] <- ifelse(grepl("^\"", value[names_here]), value[names_here], paste0("\"", value[names_here],
+        "\""))
+    value[value == "="] <- ":"
+    number <- grepl("^[+-]?[0-9]", value)
+    value[number] <- gsub("^[+]|_", "", value[number])
+    text <- gsub(",\\s*([]}])", "\\1", paste(value, collapse = " "))
+    value <- tryCatch(fromJSON(paste0("[", text, "]"), simplifyVector = FALSE)[[1]], error = function(e) bad(line))
+    root <- put(root, c(section, path_of(line[1])), value)
+  }
+  root
+}
 
 read_formula <- function(text) {
   unknown <- function(part) fail("the formula has the term ", part, ": a site with R knows columns, scale(column), ",
@@ -90,7 +133,8 @@ read_column <- function(study, name, cells) {
   numbers <- suppressWarnings(as.numeric(ifelse(numeric, cells, NA)))
   absent <- cells %in% study$blanks | numbers %in% codes
   has <- !absent
-  unclear <- function(rows, problem) list(kind = "unclear", values = cells, absent = absent, rows = rows, problem = problem)
+  unclear <- function(rows, problem) list(kind = "unclear", values = cells, absent = absent, rows = rows,
+      problem = problem)
   column <- function(kind, values) list(kind = kind, values = values, absent = absent)
   if (all(absent)) return(column("empty", rep(NA_real_, length(cells))))
   if (name %in% names(study$positive)) {
@@ -107,8 +151,9 @@ read_column <- function(study, name, cells) {
   if (name %in% c(study$strings, study$terms$factors)) return(factor())
   if (all(tolower(cells[has]) %in% c("true", "false")))
     return(column("yes-no", ifelse(has, as.numeric(tolower(cells) == "true"), NA)))
-  if (any(has & numeric & is.infinite(numbers))) return(unclear(which(is.infinite(numbers)), "no finite float64 number"))
-  if (all(numeric[has])) return(column(if (all(numbers[has] %in% 0:1)) "yes-no" else "number", ifelse(has, numbers, NA)))
+  if (any(is.infinite(numbers))) return(unclear(which(is.infinite(numbers)), "no finite float64 number"))
+  if (all(numeric[has]))
+    return(column(if (all(numbers[has] %in% 0:1)) "yes-no" else "number", ifelse(has, numbers, NA)))
   if (all(grepl("^[+-]?[0-9][0-9., ']*$", cells[has]))) return(unclear(which(has & !numeric),
     "numbers in another format: a site with R reads numbers such as 1234.5 only"))
   if (all(grepl("^[0-9]{1,4}[-./ ]([0-9]{1,2}|[A-Za-z]{3})[-./ ][0-9]{1,4}", cells[has])))
@@ -183,7 +228,8 @@ build_model <- function(study, policy, meeting, say) {
     }
     each <- setdiff(vapply(heard, function(own) own$kinds[[name]] %or% "unclear", ""), "empty")
     kind <- if (!length(each)) "empty" else if ("unclear" %in% each) "unclear"
-      else if (setequal(each, c("number", "yes-no"))) "number" else if (length(unique(each)) == 1) each[1] else "conflict"
+      else if (setequal(each, c("number", "yes-no"))) "number"
+      else if (length(unique(each)) == 1) each[1] else "conflict"
     if (kind == "conflict") shared <- c(shared, sprintf("column '%s' holds numbers and texts at different sites", name))
     else if (kind == "empty") shared <- c(shared, sprintf("column '%s': no cell of any site has a value", name))
     else if (kind != "unclear") kinds[name] <- kind
@@ -195,16 +241,19 @@ build_model <- function(study, policy, meeting, say) {
   dropped <- sum(!keep)
   for (name in names(absent)) {
     table[[name]]$values <- table[[name]]$values[keep]
-    if (any(absent[[name]] & keep)) note(name, which(absent[[name]]), "no value: missing = \"drop\" leaves such rows out")
+    if (any(absent[[name]] & keep))
+      note(name, which(absent[[name]]), "no value: missing = \"drop\" leaves such rows out")
     table[[name]]$present <- table[[name]]$values[!absent[[name]][keep]]
   }
   rows <- sum(keep)
   factors <- names(kinds)[kinds == "factor"]
   counts <- sapply(factors, simplify = FALSE, function(name) table(table[[name]]$present))
   if (rows < floors$rows) problems <- c(problems, sprintf(
-    "%s: refused, there are fewer than %d rows, the floor of the site (`rows` in its policy)", sheet$where, floors$rows))
+    "%s: refused, there are fewer than %d rows, the floor of the site (`rows` in its policy)", sheet$where,
+        floors$rows))
   if (floors$rare == "refuse") for (name in factors) if (any(counts[[name]] < floors$cells))
-    problems <- c(problems, sprintf("%s: column '%s': %d of %d levels have fewer than %d rows, the floor of the site: %s",
+    problems <- c(problems,
+        sprintf("%s: column '%s': %d of %d levels have fewer than %d rows, the floor of the site: %s",
       sheet$where, name, sum(counts[[name]] < floors$cells), length(counts[[name]]), floors$cells,
       "merge levels, or leave the column out"))
   if (length(shared)) fail(paste(shared, collapse = "; "))
@@ -213,17 +262,20 @@ build_model <- function(study, policy, meeting, say) {
   disclosed <- function(count) if (count > 0 && count < floors$cells) paste("<", floors$cells) else as.integer(count)
   numeric <- names(kinds)[kinds != "factor"]
   hidden <- if (floors$rare != "refuse") character() else Filter(function(name)
-    singles_out(table[[name]]$present, floors$cells) || length(table[[name]]$present) %in% seq_len(floors$rows - 1), numeric)
+    singles_out(table[[name]]$present, floors$cells) || length(table[[name]]$present) %in% seq_len(floors$rows - 1),
+        numeric)
   column_of <- function(name) {
     gone <- rows - length(table[[name]]$present)
     shown <- disclosed(gone)
     # a count that follows from a small one is hidden too
     if (is.integer(shown) && gone > 0 && (rows - gone) %in% seq_len(floors$cells - 1)) shown <- "hidden"
-    list(kind = kinds[[name]], missing = shown, mean = NULL, sd = NULL, quantiles = list(), levels = list(), unnamed = 0L)
+    list(kind = kinds[[name]], missing = shown, mean = NULL, sd = NULL, quantiles = list(), levels = list(),
+        unnamed = 0L)
   }
   own_levels <- lapply(counts, function(x) as.list(sorted(names(x))))
   heard <- meeting$gathered(list(
-    rows = rows, dropped = disclosed(dropped), policy = floors, columns = sapply(names(kinds), simplify = FALSE, column_of),
+    rows = rows, dropped = disclosed(dropped), policy = floors, columns = sapply(names(kinds), simplify = FALSE,
+        column_of),
     few = as.list(hidden), levels = if (length(own_levels)) own_levels else empty()))
   levels <- sapply(factors, simplify = FALSE, function(name)
     natural(unique(unlist(lapply(heard, function(own) own$levels[[name]])))))
@@ -245,12 +297,14 @@ build_model <- function(study, policy, meeting, say) {
     columns[[name]] <- list(mean = again[[name]] + part$mean, sd = part$sd)
   }
   steady <- c(study$constant, if (length(study$terms$response$columns) > 1) study$terms$response$columns)
-  same <- c(Filter(function(name) length(levels[[name]]) == 1, factors), Filter(function(name) columns[[name]]$sd == 0, shown))
+  same <- c(Filter(function(name) length(levels[[name]]) == 1, factors), Filter(function(name) columns[[name]]$sd == 0,
+      shown))
   for (name in setdiff(same, steady)) fail("column '", name, "' is the same in every row: leave it out")
   # the formula
   single <- function(columns) if (floors$rare == "refuse") for (name in names(columns))
     if (singles_out(columns[[name]], floors$cells)) return(meeting$require(sprintf(
-      "%s: refused, in %s, fewer than %d rows differ from the most frequent value, the floor of the site. %s", site, name,
+      "%s: refused, in %s, fewer than %d rows differ from the most frequent value, the floor of the site. %s", site,
+          name,
       floors$cells, "Leave the term out or merge levels")))
   values <- lapply(table, `[[`, "values")
   for (name in c(study$terms$response$columns, vapply(study$terms$terms, `[[`, "", "column")))
@@ -289,14 +343,17 @@ build_model <- function(study, policy, meeting, say) {
            binomial = all(trials >= 0 & trials == round(trials) & y >= 0 & y <= trials & y == round(y)),
            all(y >= 0 & y == round(y)))
   if (!right) fail("some responses at site ", site, " do not fit the family ", study$family)
-  figures <- means_and_sds(meeting, list(first = y, second = trials, design = unname(design), effects = matrix(0, rows, 0)))
+  figures <- means_and_sds(meeting, list(first = y, second = trials, design = unname(design), effects = matrix(0, rows,
+      0)))
   mean <- figures$first$mean / figures$second$mean
   sd <- figures$first$sd
-  if (study$family %in% c("poisson", "negative_binomial") && !mean > 0) fail("the response is 0 in all rows of all sites")
+  if (study$family %in% c("poisson", "negative_binomial") && !mean > 0)
+    fail("the response is 0 in all rows of all sites")
   if (study$family == "normal" && sd <= 1e-12 * abs(mean)) fail("the response is the same number in all rows")
   dim <- ncol(design) + study$family %in% names(EXTRA)
   if (dim / rows > floors$parameters) meeting$require(sprintf(
-    "%s: %d parameters are more than %g of the rows, the floor of the site: use fewer columns", site, dim, floors$parameters))
+    "%s: %d parameters are more than %g of the rows, the floor of the site: use fewer columns", site, dim,
+        floors$parameters))
   inside <- min(max(mean, 1e-3), 1 - 1e-3)
   start <- switch(study$family, normal = mean, bernoulli = , binomial = log(inside) - log1p(-inside), log(mean))
   unit <- if (study$family == "normal") sd else 1
@@ -310,13 +367,15 @@ build_model <- function(study, policy, meeting, say) {
     prior <- study$priors[[match(key, gsub("[ `]", "", names(study$priors)))[1] %or% NA]] %or% NULL
     if (is.null(prior)) next
     used <- c(used, key)
-    if (!identical(prior$name, "Normal") || length(prior) != 3) fail("the prior of ", key, ": a site with R knows Normal ",
+    if (!identical(prior$name, "Normal") || length(prior) != 3)
+      fail("the prior of ", key, ": a site with R knows Normal ",
                                                                      "with loc and scale, and the default priors")
     loc[name] <- prior$loc
     scale[name] <- prior$scale
     break
   }
-  for (key in setdiff(gsub("[ `]", "", names(study$priors)), used)) fail("the prior of ", key, " belongs to no coefficient")
+  for (key in setdiff(gsub("[ `]", "", names(study$priors)), used))
+    fail("the prior of ", key, " belongs to no coefficient")
   make_model(study$family, design, y, trials, centre = c(0, figures$design$mean[-1]), loc, scale, unit, start,
              length(study$sites))
 }
@@ -326,7 +385,8 @@ build_model <- function(study, policy, meeting, say) {
 make_model <- function(family, X, y, trials, centre, loc, scale, unit, start, sites) {
   model <- list(family = family, X = X, y = y, trials = trials, centre = centre, loc = loc, scale = scale, unit = unit,
                 sites = sites, names = c(colnames(X), if (family %in% names(EXTRA)) EXTRA[[family]]))
-  model$constant <- switch(family, binomial = lchoose(trials, y), bernoulli = 0, normal = -log(2 * pi) / 2, -lgamma(y + 1))
+  model$constant <- switch(family, binomial = lchoose(trials, y), bernoulli = 0, normal = -log(2 * pi) / 2,
+      -lgamma(y + 1))
   dim <- length(model$names)
   # positions far from the prior are not evaluated: there, sums reveal most
   init <- c(start, rep(0, ncol(X) - 1), if (dim > ncol(X)) if (family == "normal") log(unit) else 0)
@@ -342,7 +402,8 @@ prior_at <- function(model, x) {
   to_u <- diag(k)
   to_u[1, ] <- to_u[1, ] + model$centre
   r <- (u - model$loc) / model$scale
-  own <- list(value = sum(-r^2 / 2 - log(model$scale) - log(2 * pi) / 2), gradient = drop(-crossprod(to_u, r / model$scale)),
+  own <- list(value = sum(-r^2 / 2 - log(model$scale) - log(2 * pi) / 2), gradient = drop(-crossprod(to_u,
+      r / model$scale)),
               hessian = -crossprod(to_u / model$scale), volume = 0)
   if (length(x) == k) return(own)
   s <- exp(x[k + 1])
@@ -363,7 +424,8 @@ rows_at <- function(model, e, s) {
     normal = {
       w <- exp(-2 * s)
       r <- y - e
-      list(value = model$constant - s - r^2 * w / 2, e = r * w, ee = rep(-w, length(y)), s = r^2 * w - 1, es = -2 * r * w,
+      list(value = model$constant - s - r^2 * w / 2, e = r * w, ee = rep(-w, length(y)), s = r^2 * w - 1,
+          es = -2 * r * w,
            ss = -2 * r^2 * w, eee = rep(0, length(y)))
     },
     bernoulli = , binomial = list(value = model$constant + y * e - n * above, e = y - n * p, ee = -n * p * (1 - p),
@@ -381,7 +443,8 @@ rows_at <- function(model, e, s) {
       one <- k * sums(1 / steps)
       two <- one - k^2 * sums(1 / steps^2)
       d <- y * (1 - p) - k * p
-      list(value = model$constant + sums(log(steps)) + y * (a - minus) - k * minus, e = d, ee = -w, s = one - d - k * minus,
+      list(value = model$constant + sums(log(steps)) + y * (a - minus) - k * minus, e = d, ee = -w,
+          s = one - d - k * minus,
            es = w - k * p, ss = two - (w - k * p) - k * minus + k * p, eee = -w * (1 - 2 * p))
     })
 }
@@ -409,16 +472,19 @@ answer_of <- function(model, what, parts) {
   points <- parts$points
   place <- parts$coordinates %or% list(origin = rep(0, length(model$names)), factor = diag(length(model$names)))
   if (!is.matrix(place$factor)) place$factor <- diag(place$factor, length(place$factor))
-  most <- if (what %in% c("value_of", "slope_of")) NO_MASS else if (what == "expansion_of") parts[["argument 0"]] else Inf
+  most <- c(value_of = NO_MASS, slope_of = NO_MASS, mean_expansion = Inf)[what]
+  if (is.na(most)) most <- parts[["argument 0"]]
   order <- c(value_of = 0, slope_of = 1)[what]
   if (is.na(order)) order <- 2
-  if (what == "mean_expansion") points <- rep(parts[["argument 0"]], each = nrow(parts[["argument 1"]])) + parts[["argument 1"]]
+  offsets <- parts[["argument 1"]]
+  if (what == "mean_expansion") points <- rep(parts[["argument 0"]], each = nrow(offsets)) + offsets
   if (!is.matrix(points) || ncol(points) != length(model$names)) fail("the plan has positions of another dimension")
   found <- apply(points, 1, function(z) {
     at <- potential_at(model, drop(place$origin + place$factor %*% z), order)
     h <- if (order > 1) crossprod(place$factor, at$hessian %*% place$factor)
     own <- c(at$value, if (order > 0) crossprod(place$factor, at$gradient), if (order > 1) h[lower.tri(h, TRUE)])
-    if (is.infinite(most)) own else if (all(is.finite(own))) pmin(pmax(own, -most), most) else c(most, rep(0, length(own) - 1))
+    if (is.infinite(most)) return(own)
+    if (all(is.finite(own))) pmin(pmax(own, -most), most) else c(most, rep(0, length(own) - 1))
   })
   if (order == 0) found else if (what == "mean_expansion") rowMeans(found) else t(found)
 }

@@ -27,48 +27,6 @@ pending <- function(step, sites) stop(structure(class = c("pending", "condition"
   message = sprintf("step %d waits for %s", step, paste(sites, collapse = ", ")), call = NULL)))
 hex <- function(x) paste(as.character(unclass(as.raw(sha256(x)))), collapse = "")
 text64 <- function(x) gsub("\n", "", base64_encode(x), fixed = TRUE)
-json <- function(x) enc2utf8(as.character(toJSON(x, auto_unbox = TRUE, null = "null", digits = I(17))))
-
-# --- TOML ---
-
-# The common part of TOML: values are translated to JSON.
-read_toml <- function(path) {
-  text <- text_of_file(path)
-  tokens <- regmatches(text, gregexpr("\"([^\"\\\\\n]|\\\\.)*\"|'[^'\n]*'|#[^\n]*|[][{},=\n]|[^][{},=#\"'\\s]+", text, perl = TRUE))[[1]]
-  if (gsub("\\s", "", paste(tokens, collapse = "")) != gsub("\\s", "", text)) fail(path, ": a text does not end")
-  tokens <- c(tokens[!grepl("^#", tokens)], "\n")
-  bad <- function(line) fail(path, " is not the TOML that a site with R reads: see `", paste(line, collapse = " "), "`")
-  literal <- function(x) vapply(x, function(one) if (grepl("^'", one)) json(gsub("^'|'$", "", one)) else one, "")
-  path_of <- function(one) if (grepl("^[\"']", one)) fromJSON(literal(one)) else strsplit(one, ".", fixed = TRUE)[[1]]
-  put <- function(table, at, value) {
-    if (length(at) == 1 && at %in% names(table)) bad(c(at, "twice"))
-    table[at[1]] <- list(if (length(at) == 1) value else put(table[[at[1]]] %or% empty(), at[-1], value))
-    table
-  }
-  depth <- cumsum(tokens %in% c("[", "{")) - cumsum(tokens %in% c("]", "}"))
-  root <- empty()
-  section <- NULL
-  for (at in split(seq_along(tokens), cumsum(c(0, head(tokens == "\n" & depth == 0, -1))))) {
-    line <- tokens[at[tokens[at] != "\n"]]
-    if (!length(line)) next
-    if (line[1] == "[" && length(line) == 3) {
-      section <- path_of(line[2])
-      if (is.null(tryCatch(root[[section]], error = function(e) NULL))) root <- put(root, section, empty())
-      next
-    }
-    if (length(line) < 3 || line[2] != "=") bad(line)
-    value <- literal(line[-(1:2)])
-    names_here <- which(value == "=") - 1
-    value[names_here] <- ifelse(grepl("^\"", value[names_here]), value[names_here], paste0("\"", value[names_here], "\""))
-    value[value == "="] <- ":"
-    number <- grepl("^[+-]?[0-9]", value)
-    value[number] <- gsub("^[+]|_", "", value[number])
-    text <- gsub(",\\s*([]}])", "\\1", paste(value, collapse = " "))
-    value <- tryCatch(fromJSON(paste0("[", text, "]"), simplifyVector = FALSE)[[1]], error = function(e) bad(line))
-    root <- put(root, c(section, path_of(line[1])), value)
-  }
-  root
-}
 
 # --- the study and the policy ---
 
@@ -84,14 +42,16 @@ read_study <- function(path) {
   known_keys("[data]", data, c("sites", "positive", "strings", "blanks", "missing", "constant", "separator", "columns"))
   known_keys("[model]", model, c("formula", "family", "positive"))
   known_keys("[run]", run, c("draws", "chains", "seed", "masks", "coarse", "points", "fallback", "report"))
-  study <- list(hash = hex(charToRaw(text_of_file(path))), sites = unlist(data$sites), family = model$family %or% "normal",
+  study <- list(hash = hex(charToRaw(text_of_file(path))), sites = unlist(data$sites),
+      family = model$family %or% "normal",
                 formula = model$formula, priors = found$priors, missing = data$missing %or% "error",
                 strings = unlist(data$strings), blanks = c(BLANKS, unlist(data$blanks)),
                 constant = unlist(data$constant), separator = data$separator %or% ",", columns = unlist(data$columns))
   wants <- c(if (length(study$sites) < 3 || !(run$masks %or% TRUE)) "masks of at least three sites",
              if (run$coarse %or% TRUE) "exact answers, coarse = false in [run] (it does not add noise yet)",
              if (!(run$points %or% FALSE)) "positions in the plan, points = true in [run]",
-             if (run$fallback %or% FALSE) "fallback = false in [run]", if (run$report %or% FALSE) "report = false in [run]",
+             if (run$fallback %or% FALSE)
+               "fallback = false in [run]", if (run$report %or% FALSE) "report = false in [run]",
              if (!is.character(study$family) || !study$family %in% FAMILIES)
                paste("one of the families", paste(FAMILIES, collapse = ", ")),
              if (!study$missing %in% c("error", "drop")) "missing = \"error\" or \"drop\" in [data]",
@@ -120,15 +80,18 @@ read_policy <- function(path) {
 
 refusals <- function(study, policy) {
   keys <- unlist(policy$peers[study$sites])
-  beyond <- setdiff(intersect(study$columns %or% study$terms$mentioned, header_of(study, policy)), unlist(policy$columns))
+  beyond <- setdiff(intersect(study$columns %or% study$terms$mentioned, header_of(study, policy)),
+      unlist(policy$columns))
   c(if (!study$hash %in% unlist(policy$studies)) paste("its policy does not allow the study of hash", study$hash),
     if (!policy$site %in% study$sites) paste("the study lists the sites", paste(study$sites, collapse = ", ")),
     if (identical(policy$site, study$sites[1])) "it is the first site of the study, which must run Python",
     if (!is.null(policy$columns) && length(beyond))
       paste("its policy does not allow the columns", paste(sorted(beyond), collapse = ", ")),
-    if (!(policy$exact %or% FALSE)) paste("the study has exact answers (coarse = false), which reveal more of its rows,",
+    if (!(policy$exact %or% FALSE))
+      paste("the study has exact answers (coarse = false), which reveal more of its rows,",
                                           "and the policy does not allow that by `exact`"),
-    if (length(keys) < length(study$sites) || anyDuplicated(keys)) "its policy needs one public key per site in `peers`",
+    if (length(keys) < length(study$sites) || anyDuplicated(keys))
+      "its policy needs one public key per site in `peers`",
     if (!identical(unname(policy$peers[[policy$site]]), text64(identity_of(policy)$pubkey$data)))
       "its key in `peers` does not belong to its `identity`")
 }
@@ -148,11 +111,13 @@ carry <- function(limbs) {
   }
   limbs
 }
-split16 <- function(x) vapply(0:3, function(k) { x <- floor(x / 65536^k); x - floor(x / 65536) * 65536 }, numeric(length(x)))
+split16 <- function(x) vapply(0:3, function(k) { x <- floor(x / 65536^k); x - floor(x / 65536) * 65536 },
+    numeric(length(x)))
 words_of <- function(x, is_whole) {    # as accord.posterior.masks.encoded does
   whole <- floor(abs(x))
   cut <- function(x) matrix(split16(x), ncol = 4)
-  carry(cbind(cut(ifelse(rep(is_whole, length.out = length(x)), 0, round((abs(x) - whole) * 2^64))), cut(whole)) * ifelse(x < 0, -1, 1))
+  part <- ifelse(rep(is_whole, length.out = length(x)), 0, round((abs(x) - whole) * 2^64))
+  carry(cbind(cut(part), cut(whole)) * ifelse(x < 0, -1, 1))
 }
 limbs_of <- function(bytes) {
   all <- matrix(readBin(bytes, "integer", length(bytes) / 2, 2L, FALSE, "little"), ncol = 4, byrow = TRUE)
@@ -199,7 +164,8 @@ entry_path <- function(folder, step, site) file.path(folder, sprintf("step-%03d"
 entry_at <- function(folder, step, site) {
   path <- entry_path(folder, step, site)
   if (!file.exists(path)) return(NULL)
-  if (!Sys.readlink(path) %in% c("", NA) || dir.exists(path) || file.size(path) > 2e8) fail(path, " is no file with an entry")
+  if (!Sys.readlink(path) %in% c("", NA) || dir.exists(path) || file.size(path) > 2e8)
+    fail(path, " is no file with an entry")
   bytes <- readBin(path, "raw", file.size(path))
   if (length(bytes) && tail(bytes, 1) == as.raw(10) && sum(bytes == as.raw(10)) == 2) bytes
 }
@@ -210,7 +176,8 @@ read_entry <- function(bytes, study, policy, step, site) {
   line <- bytes[seq_len(end[1] - 1)]
   text <- rawToChar(line)
   Encoding(text) <- "UTF-8"
-  proof <- tryCatch(base64_decode(fromJSON(rawToChar(bytes[(end[1] + 1):(end[2] - 1)]))$signature), error = function(e) raw())
+  proof <- tryCatch(base64_decode(fromJSON(rawToChar(bytes[(end[1] + 1):(end[2] - 1)]))$signature),
+      error = function(e) raw())
   signed <- length(proof) == 64 && tryCatch(ed25519_verify(c(charToRaw("accord entry 1\n"), line), proof,
     read_ed25519_pubkey(base64_decode(policy$peers[[site]]))), error = function(e) FALSE)
   if (!isTRUE(signed)) fail(where, " is not signed by ", site, ": it was changed, or made by someone else")
@@ -221,7 +188,8 @@ read_entry <- function(bytes, study, policy, step, site) {
   from <- tail(gregexpr("\"written\": ", text, fixed = TRUE)[[1]], 1)
   plan <- if (from > 0) substr(text, from + 11, nchar(text) - 1)
   same <- tryCatch(identical(fromJSON(plan, simplifyVector = FALSE), entry$written), error = function(e) FALSE)
-  if (length(entry$written) && !(same && hex(charToRaw(plan)) == entry$plan)) fail(where, " has a plan with another digest")
+  if (length(entry$written) && !(same && hex(charToRaw(plan)) == entry$plan))
+    fail(where, " has a plan with another digest")
   entry
 }
 
@@ -236,7 +204,8 @@ revived <- function(x) {
   if (length(x$shape) == 2) matrix(flat, x$shape[[1]], byrow = TRUE) else flat
 }
 
-audit <- function(policy, ...) cat(json(list(time = format(Sys.time(), "%Y-%m-%dT%H:%M:%OS3+00:00", tz = "UTC"), ...)), "\n",
+audit <- function(policy, ...) cat(json(list(time = format(Sys.time(), "%Y-%m-%dT%H:%M:%OS3+00:00", tz = "UTC"), ...)),
+    "\n",
                                    sep = "", file = file.path(policy$folder, "audit.jsonl"), append = TRUE)
 
 start_exchange <- function(study, policy, board) {
@@ -252,7 +221,8 @@ start_exchange <- function(study, policy, board) {
     stored <- entry_at(store, S$step, site)
     new <- entry_at(board, S$step, site)
     if (is.null(new) || identical(new, stored)) next
-    if (!is.null(stored)) fail("the entry of ", site, " in step ", S$step, " differs from the one that this site received before")
+    if (!is.null(stored))
+      fail("the entry of ", site, " in step ", S$step, " differs from the one that this site received before")
     read_entry(new, study, policy, S$step, site)
     write_private(entry_path(store, S$step, site), new)
   }
@@ -262,7 +232,8 @@ start_exchange <- function(study, policy, board) {
     proof <- ed25519_sign(c(charToRaw("accord entry 1\n"), line), identity_of(policy))
     bytes <- c(line, as.raw(10), charToRaw(json(list(signature = text64(proof)))), as.raw(10))
     data <- file.path(own, "data.txt")
-    if (S$step > 0 && !file.exists(data)) write_private(data, charToRaw(hex(readBin(policy$data, "raw", file.size(policy$data)))))
+    if (S$step > 0 && !file.exists(data))
+      write_private(data, charToRaw(hex(readBin(policy$data, "raw", file.size(policy$data)))))
     audit(policy, study = study$hash, step = S$step, what = words, bytes = length(bytes), hash = hex(bytes),
           sent = if ("masked" %in% names(content)) "numbers under masks" else content)
     write_private(entry_path(store, S$step, policy$site), bytes)
@@ -270,7 +241,8 @@ start_exchange <- function(study, policy, board) {
   }
   entries <- function() {
     take()
-    found <- lapply(setNames(study$sites, study$sites), function(site) if (!is.null(bytes <- entry_at(store, S$step, site)))
+    found <- lapply(setNames(study$sites, study$sites), function(site) if (!is.null(bytes <- entry_at(store, S$step,
+        site)))
       read_entry(bytes, study, policy, S$step, site))
     for (site in study$sites) if (!is.null(found[[site]]) && found[[site]]$before != S$before)
       fail(site, " has other entries of the steps before ", S$step, " than this site")
@@ -287,7 +259,8 @@ start_exchange <- function(study, policy, board) {
     leader <- found[[study$sites[1]]]
     if (is.null(what) && is.null(leader)) pending(S$step, study$sites[1])
     plan <- if (is.null(what)) leader$plan else hex(charToRaw(sprintf("{\"parts\": {}, \"what\": \"%s\"}", what)))
-    if (is.null(what) && !length(leader$written)) fail("the entry of ", study$sites[1], " in step ", S$step, " has no plan")
+    if (is.null(what) && !length(leader$written))
+      fail("the entry of ", study$sites[1], " in step ", S$step, " has no plan")
     if (is.null(found[[policy$site]])) {
       content <- own(leader$written, paste0(S$before, plan))
       make(if (is.function(words)) words(leader$written) else words, plan, content)
@@ -302,7 +275,8 @@ start_exchange <- function(study, policy, board) {
     found
   }
   S$refuse <- function(problems) {
-    if (is.null(entries()[[policy$site]])) make("the reasons why this site refuses", "", list(refused = as.list(problems)))
+    if (is.null(entries()[[policy$site]]))
+      make("the reasons why this site refuses", "", list(refused = as.list(problems)))
     fail(paste(problems, collapse = "; "))
   }
   S$here <- here
@@ -316,7 +290,8 @@ masked_content <- function(S, study, x, is_whole, like, about, context) {
   fits <- all(is.finite(x)) && all(abs(x) < 2^62 / length(study$sites))
   words <- if (fits) words_of(x, is_whole) else limbs_of(rand_bytes(16 * length(x)))
   words <- masked(rbind(words, c(0, 0, 0, 0, !fits, 0, 0, 0)), state$keys, S$here, S$step, context)
-  list(about = about, like = like, masked = list(shape = list(2L, nrow(words)), type = "<u8", base64 = text64(bytes_of(words))))
+  list(about = about, like = like, masked = list(shape = list(2L, nrow(words)), type = "<u8",
+      base64 = text64(bytes_of(words))))
 }
 
 run_study <- function(study, policy, board, say) {
@@ -329,11 +304,13 @@ run_study <- function(study, policy, board, say) {
     list(identity = policy$peers[[policy$site]], accord = VERSION, masks = fromJSON(state)$public)
   }, "public keys of this site, and the version of accord there")
   versions <- unique(vapply(found, function(one) one$content$accord, ""))
-  if (!identical(versions, VERSION)) fail("all sites need accord ", VERSION, ", found ", paste(versions, collapse = ", "))
+  if (!identical(versions, VERSION))
+    fail("all sites need accord ", VERSION, ", found ", paste(versions, collapse = ", "))
   keys <- fromJSON(state)
   if (is.null(keys$keys)) {
     publics <- lapply(found, function(one) base64_decode(one$content$masks))
-    if (anyDuplicated(publics) || keys$public != found[[policy$site]]$content$masks) fail("the keys of this site's masks are lost")
+    if (anyDuplicated(publics) || keys$public != found[[policy$site]]$content$masks)
+      fail("the keys of this site's masks are lost")
     private <- read_x25519_key(base64_decode(keys$private))
     write_private(state, charToRaw(json(list(public = keys$public, agent = S$here - 1L,
                                              keys = pair_keys(private, S$here, publics, study$hash)))))
@@ -366,18 +343,22 @@ run_study <- function(study, policy, board, say) {
   repeat {
     result <- NULL
     S$gather(NULL, function(plan, context) {
-      parts <- lapply(plan$parts, function(part) revived(if (is.list(part) && !is.null(part$drawn)) part$points else part))
+      parts <- lapply(plan$parts,
+          function(part) revived(if (is.list(part) && !is.null(part$drawn)) part$points else part))
       if (identical(plan$what, "result")) return(NULL)
       if (!isTRUE(all(names(parts) %in% FUNCTIONS[[plan$what]]))) fail(
         "the plan of ", study$sites[1], " evaluates ", plan$what, ": a site with R evaluates only ",
         paste(names(FUNCTIONS), collapse = ", "))
-      if ("points" %in% names(plan$parts) && is.null(parts$points)) fail("the plan has no positions: points = true in [run]")
+      if ("points" %in% names(plan$parts) && is.null(parts$points))
+        fail("the plan has no positions: points = true in [run]")
       count_points(S, policy, nrow(parts$points) %or% 1)
       x <- answer_of(model, plan$what, parts)
-      masked_content(S, study, as.numeric(t(x)), FALSE, list(c(list("<f8"), as.list(dim(x) %or% length(x)))), NULL, context)
+      masked_content(S, study, as.numeric(t(x)), FALSE, list(c(list("<f8"), as.list(dim(x) %or% length(x)))), NULL,
+          context)
     }, function(plan) if (identical(plan$what, "result")) "the means and sds of the draws, which all sites have"
       else sprintf("%s of an agent's potential at %d positions", sub("_of$", "", plan$what), length_of(plan)))
-    done <- read_entry(entry_at(S$store, S$step - 1L, study$sites[1]), study, policy, S$step - 1L, study$sites[1])$written
+    done <- read_entry(entry_at(S$store, S$step - 1L, study$sites[1]), study, policy, S$step - 1L,
+        study$sites[1])$written
     if (identical(done$what, "result"))
       return(data.frame(mean = revived(done$parts$means), sd = revived(done$parts$sds), row.names = model$names))
   }
@@ -401,7 +382,8 @@ with_lock <- function(folder, work) {
   if (!dir.create(lock, showWarnings = FALSE)) {
     owner <- tryCatch(as.integer(readLines(file.path(lock, "process"), warn = FALSE)), error = function(e) NA,
                       warning = function(w) NA)
-    if (is.na(owner) || tools::pskill(owner, 0L)) fail("another process answers in ", folder, ": if none does, delete ", lock)
+    if (is.na(owner) || tools::pskill(owner, 0L))
+      fail("another process answers in ", folder, ": if none does, delete ", lock)
   }
   writeLines(as.character(Sys.getpid()), file.path(lock, "process"))
   on.exit(unlink(lock, recursive = TRUE))
@@ -458,7 +440,8 @@ check <- function(study, policy) {
     require = function(problems) if (length(problems)) fail(paste(problems, collapse = "; ")),
     total = function(items) lapply(items, function(own) length(study$sites) * own$x))
   perhaps <- tryCatch({ build_model(study, policy, meeting, identity); NULL }, wrong = conditionMessage)
-  cat("study ", study$hash, "\n", policy$site, ": ", paste0(names(kinds), " (", unlist(kinds), ")", collapse = ", "), "\n", sep = "")
+  cat("study ", study$hash, "\n", policy$site, ": ", paste0(names(kinds), " (", unlist(kinds), ")", collapse = ", "),
+      "\n", sep = "")
   if (length(perhaps)) cat("perhaps: with rows like these at all sites, ", perhaps, "\n", sep = "")
   if (length(wrong)) fail(policy$site, ": refused, ", paste(wrong, collapse = "; "))
   cat(policy$site, " can take part\n", sep = "")
@@ -474,7 +457,8 @@ main <- function(words) {
     secret <- rand_bytes(32)
     writeLines(text64(secret), words[2])
     cat(text64(read_ed25519_key(secret)$pubkey$data), "\n", sep = "")
-  } else if (identical(command, "hash") && length(words) == 2) cat(hex(charToRaw(text_of_file(words[2]))), "\n", sep = "")
+  } else if (identical(command, "hash") && length(words) == 2) cat(hex(charToRaw(text_of_file(words[2]))), "\n",
+      sep = "")
   else if (identical(command, "check") && length(words) == 3) check(read_study(words[2]), read_policy(words[3]))
   else if (identical(command, "answer") && length(words) == 4) {
     study <- read_study(words[2])

@@ -236,7 +236,13 @@ def test_a_plan_with_another_function_is_refused(at):
     written = {**entry.written, "what": "rows_of"}
     federation.change(PLANNED, "north", written=written, plan=digest_of(written))
     refused(federation, "evaluates rows_of: a site with R evaluates only value_of")
-    federation.change(PLANNED, "north", written=written)
+
+
+@pytest.mark.slow
+def test_a_plan_with_another_digest_is_refused(at):
+    federation = at(PLANNED)
+    federation.answer("north")
+    federation.change(PLANNED, "north", plan="0" * 64)
     refused(federation, "has a plan with another digest")
 
 
