@@ -18,16 +18,16 @@ accord_module <- function() {
 
 # The draws of a run, which all sites share.
 accord_draws <- function(run) {
-  of <- function(x) reticulate::py_to_r(x)
-  draws <- of(run$average)                       # chain, draw, parameter
-  sizes <- dim(draws)
-  flat <- matrix(aperm(draws, c(2, 1, 3)), sizes[1] * sizes[2], sizes[3])
-  colnames(flat) <- unlist(of(reticulate::import_builtins(convert = FALSE)$list(run$names)))
+  builtins <- reticulate::import_builtins(convert = FALSE)
+  # lists, as older versions of reticulate cannot read arrays of NumPy 2
+  of <- function(x) unlist(reticulate::py_to_r(builtins$list(x)))
+  sizes <- of(run$average$shape)                 # chain, draw, parameter
+  flat <- matrix(of(run$average$ravel()$tolist()), ncol = sizes[3], byrow = TRUE)
+  colnames(flat) <- of(run$names)
   found <- data.frame(flat, .chain = rep(seq_len(sizes[1]), each = sizes[2]),
                       .iteration = rep(seq_len(sizes[2]), sizes[1]), .draw = seq_len(nrow(flat)), check.names = FALSE)
   class(found) <- c("draws_df", "draws", "tbl_df", "tbl", "data.frame")
-  builtins <- reticulate::import_builtins(convert = FALSE)
-  attr(found, "certificate") <- of(builtins$str(run$certificate))
+  attr(found, "certificate") <- reticulate::py_to_r(builtins$str(run$certificate))
   found
 }
 
@@ -40,7 +40,7 @@ accord_sample <- function(tables, formula, family = "normal", priors = NULL, dra
     stop("tables must be a named list with one data frame for each site", call. = FALSE)
   accord <- accord_module()
   plain <- lapply(tables, function(table) lapply(as.list(as.data.frame(table)), function(column)
-    if (is.numeric(column)) reticulate::np_array(as.numeric(column)) else as.list(as.character(column))))
+    if (is.numeric(column)) as.list(as.numeric(column)) else as.list(as.character(column))))
   as_dict <- function(x) reticulate::py_dict(names(x), unname(x), convert = FALSE)
   sites <- as_dict(lapply(plain, as_dict))
   post <- accord$models$glm(sites, formula, family, priors = if (length(priors)) as_dict(priors), ...)

@@ -1,8 +1,10 @@
 """A site in R: its numbers, its part in a study with sites in Python, and its refusals."""
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -22,7 +24,9 @@ from accord.samplers.by_sums.evaluations import expansion_of, mean_expansion, sl
 R = Path(__file__).parents[1] / "r"
 RSCRIPT = shutil.which("Rscript")
 NEEDED = "q(status = !all(sapply(c('jsonlite', 'openssl'), requireNamespace, quietly = TRUE)))"
-HAS_R = RSCRIPT is not None and subprocess.run([RSCRIPT, "-e", NEEDED], capture_output=True, check=False).returncode == 0
+HAS_R = (
+    RSCRIPT is not None and subprocess.run([RSCRIPT, "-e", NEEDED], capture_output=True, check=False).returncode == 0
+)
 pytestmark = pytest.mark.skipif(not HAS_R, reason="needs Rscript with the packages jsonlite and openssl")
 
 WITH_R = STUDY.replace("coarse = false", "coarse = false\npoints = true")
@@ -93,11 +97,11 @@ source(commandArgs(TRUE)[1])
 asked <- fromJSON(commandArgs(TRUE)[2], simplifyVector = FALSE)
 study <- read_study(asked$study)
 policy <- list(site = "west", data = asked$data, floors = list(rows = 10L, cells = 3L, parameters = 1, rare = "refuse"))
-meeting <- list(gathered = function(own) rep(list(own), 3), require = function(problems) if (length(problems)) fail(problems),
+meeting <- list(gathered = function(own) rep(list(own), 3), require = function(problems) stopifnot(!length(problems)),
                 total = function(items) lapply(items, function(own) 3 * own$x))
 model <- build_model(study, policy, meeting, print)
 answers <- lapply(setNames(names(FUNCTIONS), names(FUNCTIONS)), function(what)
-  answer_of(model, what, lapply((if (what == "mean_expansion") asked$means else asked$parts)[FUNCTIONS[[what]]], revived)))
+  answer_of(model, what, lapply(asked[[if (what == "mean_expansion") "means" else "parts"]][FUNCTIONS[[what]]], revived)))
 cat(toJSON(c(answers, list(names = model$names)), digits = I(17)))
 """
 
@@ -136,9 +140,7 @@ def test_values_and_derivatives_equal_those_in_python(family, tmp_path):
     points[4] = 1e5
     shown = {"points": points, "origin": place.origin, "factor": place.factor}
     shown |= {"first": points[0], "offsets": points[:3] - points[0]}
-    arrays = {
-        name: {"shape": list(x.shape), "type": "<f8", "values": x.ravel().tolist()} for name, x in shown.items()
-    }
+    arrays = {name: {"shape": list(x.shape), "type": "<f8", "values": x.ravel().tolist()} for name, x in shown.items()}
     coordinates = {"origin": arrays["origin"], "factor": arrays["factor"]}
     asked = {
         "study": str(study),
@@ -311,3 +313,34 @@ def test_a_bad_file_is_refused_without_its_cells(begun):
     rows.write_text(good + "\n51,a")
     found = site_in_r(begun, "check")
     assert found.returncode == 1 and "cannot be read as CSV" in found.stderr
+
+
+# --- the analyst's side ---
+
+ANALYST = """
+source(commandArgs(TRUE)[1])
+draws <- accord_result(commandArgs(TRUE)[2], commandArgs(TRUE)[3])
+stopifnot(inherits(draws, "draws_df"), identical(tail(names(draws), 3), c(".chain", ".iteration", ".draw")))
+cat(attr(draws, "certificate"), "\n", file = stderr())
+flat <- unclass(draws)
+cat(jsonlite::toJSON(list(names = names(flat), last = sapply(flat, tail, 1)), digits = NA))
+"""
+
+
+@pytest.mark.slow
+def test_an_analyst_reads_the_draws(mixed, tmp_path):
+    federation, runs, _ = mixed
+    (tmp_path / "analyst.R").write_text(ANALYST)
+    (tmp_path / "study.toml").write_text(federation.text)
+    words = ["analyst.R", str(R / "accord.R"), "study.toml", str(federation.board.folder)]
+    has = subprocess.run([str(RSCRIPT), "-e", "library(reticulate)"], capture_output=True, check=False)
+    if has.returncode:
+        pytest.skip("needs the package reticulate")
+    env = os.environ | {"RETICULATE_PYTHON": sys.executable, "PYTHONPATH": str(Path(accord.__file__).parents[1])}
+    out = subprocess.run(
+        [str(RSCRIPT), *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert out.returncode == 0 and "Certified" in out.stderr, out.stderr
+    found, run = json.loads(out.stdout), runs["north"]
+    assert found["names"][:-3] == list(run.names) and found["last"][-3:] == [4, 200, 800]
+    np.testing.assert_allclose(found["last"][:-3], run.average[-1, -1], rtol=1e-12)

@@ -224,8 +224,16 @@ class Site:
         def count_points(points: int) -> None:
             self._count_points(folder, points)
 
-        options = {"identity": policy.identity, "made": made, "with_points": study.points}
-        exchange = Exchange(study.hash, study.sites, policy.site, store, policy.peers, **options)
+        exchange = Exchange(
+            study.hash,
+            study.sites,
+            policy.site,
+            store,
+            policy.peers,
+            policy.identity,
+            made,
+            with_points=study.points,
+        )
         exchange.take({(step, site): text for (step, site), text in entries.items() if site != policy.site})
         self._require_own(store, entries)
         masks = SiteMasks(folder) if study.masks else None
