@@ -17,6 +17,7 @@ suppressPackageStartupMessages({library(jsonlite); library(openssl)})
 HERE <- if (sys.nframe() == 0) sub("^--file=", "", grep("^--file=", commandArgs(FALSE), value = TRUE)[1]) else
   unlist(lapply(sys.frames(), function(frame) frame$ofile))[1]
 source(file.path(dirname(HERE), "accord-model.R"))
+USERS_UMASK <- Sys.umask("077")        # files of the site are private, entries in the shared folder are not
 VERSION <- "0.1.0"                     # the version of accord whose studies this program answers
 BLANKS <- c("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 FUNCTIONS <- list(value_of = c("points", "coordinates"), slope_of = c("points", "coordinates"),
@@ -392,6 +393,10 @@ with_lock <- function(folder, work) {
 
 release <- function(study, policy, board, yes) {
   store <- file.path(policy$folder, substr(study$hash, 1, 16), "entries")
+  input <- file("stdin", "r")
+  # other sites read the shared folder
+  private <- Sys.umask(USERS_UMASK)
+  on.exit({ Sys.umask(private); close(input) })
   for (folder in sorted(list.files(store, "^step-[0-9]+$"))) {
     step <- as.integer(sub("step-", "", folder))
     bytes <- entry_at(store, step, policy$site)
@@ -401,8 +406,8 @@ release <- function(study, policy, board, yes) {
     if (!"masked" %in% names(entry$content)) cat("  ", substr(json(entry$content), 1, 2000), "\n", sep = "")
     if (!yes) {
       cat("release? [y/N]: ")
-      if (!tolower(trimws(readLines(file("stdin"), 1L))) %in% c("y", "yes")) fail(
-        "nothing leaves ", policy$site, ". The same command asks again.")
+      if (!any(tolower(trimws(readLines(input, 1L))) %in% c("y", "yes")))
+        fail("nothing leaves ", policy$site, ". The same command asks again.")
     }
     dir.create(dirname(entry_path(board, step, "x")), showWarnings = FALSE, recursive = TRUE)
     new <- paste0(entry_path(board, step, policy$site), ".new")
@@ -450,7 +455,6 @@ check <- function(study, policy) {
 main <- function(words) {
   yes <- "--yes" %in% words
   words <- setdiff(words, "--yes")
-  Sys.umask("077")
   command <- words[1] %or% ""
   if (identical(command, "keys") && length(words) == 2) {
     if (file.exists(words[2])) fail(words[2], " exists: a key is never replaced")

@@ -36,13 +36,14 @@ SITE = "west"
 PLANNED = 6
 
 
-def site_in_r(federation, command="answer", *more):
+def site_in_r(federation, command="answer", *more, text=""):
     """The output of the program in R at one site."""
     study = federation.folder / "study.toml"
     study.write_text(federation.text)
     words = [study, federation.folder / SITE / "site.toml", *([federation.board.folder] if command == "answer" else [])]
     return subprocess.run(
         [str(RSCRIPT), str(R / "accord-site.R"), command, *map(str, words), *more],
+        input=text,
         capture_output=True,
         text=True,
         check=False,
@@ -101,7 +102,8 @@ meeting <- list(gathered = function(own) rep(list(own), 3), require = function(p
                 total = function(items) lapply(items, function(own) 3 * own$x))
 model <- build_model(study, policy, meeting, print)
 answers <- lapply(setNames(names(FUNCTIONS), names(FUNCTIONS)), function(what)
-  answer_of(model, what, lapply(asked[[if (what == "mean_expansion") "means" else "parts"]][FUNCTIONS[[what]]], revived)))
+  answer_of(model, what, lapply(asked[[if (what == "mean_expansion") "means" else "parts"]][FUNCTIONS[[what]]],
+                                revived)))
 cat(toJSON(c(answers, list(names = model$names)), digits = I(17)))
 """
 
@@ -296,6 +298,21 @@ def test_a_study_beyond_r_is_refused(tmp_path, change, message):
     federation = Federation(tmp_path, WITH_R.replace(*change))
     found = site_in_r(federation, "check")
     assert message in found.stderr + found.stdout
+
+
+def test_nothing_leaves_without_an_answer(begun):
+    begun.answer("north")
+    for answer in ("", "n\n"):
+        found = site_in_r(begun, text=answer)
+        assert found.returncode == 1 and "step 0, " in found.stdout and "nothing leaves west" in found.stderr
+        assert begun.board.read(0, SITE) is None
+    made = begun.store(SITE).read(0, SITE)
+    found = site_in_r(begun, text="y\n")
+    assert found.returncode == 0 and "step 0 waits for south" in found.stdout
+    assert begun.board.read(0, SITE) == made
+    assert (
+        begun.board.path(0, SITE).stat().st_mode & 0o077 and not begun.store(SITE).path(0, SITE).stat().st_mode & 0o077
+    )
 
 
 def test_a_bad_file_is_refused_without_its_cells(begun):
