@@ -195,6 +195,43 @@ def test_draws_with_a_site_in_r_equal_the_draws_of_one_process(mixed):
     assert drawn and all("points" in one for one in drawn)
 
 
+COUNTS = """
+[data]
+sites = ["north", "south", "west"]
+missing = "drop"
+
+[model]
+formula = "falls ~ scale(age) + C(ward)"
+family = "negative_binomial"
+
+[run]
+draws = 200
+coarse = false
+points = true
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:rows with a missing cell")
+def test_counts_with_missing_cells(tmp_path):
+    federation = Federation(tmp_path, COUNTS)
+    files = [tmp_path / name / "rows.csv" for name in federation.sites]
+    for place, file in enumerate(files):
+        rng = np.random.default_rng(place)
+        age, ward = rng.normal(50 + place, 9, 150).round(2), rng.choice([1, 2, 10], 150)
+        falls = rng.negative_binomial(2, 1 / (1 + np.exp((age - 50) / 20)))
+        cells = zip(np.where(np.arange(150) % 17, age.astype(str), ""), ward, falls, strict=True)
+        file.write_text("\n".join(["age,ward,falls", *(",".join(map(str, row)) for row in cells)]))
+    runs, output = run_mixed(federation)
+    formula = "falls ~ scale(age) + C(ward)"
+    table = accord.data.study(files, formula=formula, missing="drop")
+    post = accord.models.glm(table, formula, "negative_binomial")
+    expected = accord.sample(post, accord.Network.star(3), draws=200)
+    for run in runs.values():
+        np.testing.assert_allclose(run.draws, expected.draws, rtol=1e-9, atol=1e-9)
+    assert "concentration" in output and "C(ward)[10]" in output
+
+
 @pytest.mark.slow
 def test_a_finished_study_has_no_new_entries(mixed):
     federation = mixed[0]
