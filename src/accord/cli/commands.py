@@ -1,4 +1,4 @@
-"""The command line: `accord run`, `describe`, `plan`, `demo` and `study`."""
+"""The command line: `accord run`, `describe`, `plan`, `demo`, `study` and `rehearse`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from ..results.run import Run
 from ..samplers.validation import is_complete
 from .errors import users_errors
 from .output import REPORT, WORST, Place
+from .rehearse import rehearse
 from .study import commands
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def _version(show: bool) -> None:
 
 
 app.add_typer(commands, name="study")
+app.command()(rehearse)
 
 
 @app.callback()

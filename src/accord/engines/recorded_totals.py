@@ -103,7 +103,7 @@ class RecordedTotals:
 
 
 def _digest(function: Callable[..., PyTree], arguments: tuple[Any, ...], options: dict[str, Any]) -> str:
-    found = hashlib.sha256(f"{function.__module__}.{function.__qualname__}".encode())
+    found = hashlib.sha256(f"{function.__module__}.{getattr(function, '__qualname__', function.__name__)}".encode())
     for leaf in jax.tree.leaves((arguments, options)):
         # to nine digits, as machines differ in the last ones
         found.update(np.asarray([f"{x:.9e}" for x in np.asarray(leaf, np.float64).ravel()[:64]]).tobytes())

@@ -33,7 +33,7 @@ from ..samplers.by_sums.method import BySums
 from .module import ApprovedModule
 
 # Sections of a document, and the keys of [run] with their types.
-_SECTIONS = ("data", "model", "priors", "run")
+_SECTIONS = ("data", "model", "priors", "run", "rehearsal")
 _RUN = {
     "draws": "int",
     "chains": "int",
@@ -87,6 +87,8 @@ class StudyDocument:
         for key in ("files", "file", "site", "split", "agents", "column", "seed", "at_sites", "policy"):
             if key in document["data"]:
                 raise ValueError(f"[data] of a study names no {key}: each site has its own, which its policy names")
+        if not isinstance(self.rehearsal, dict):
+            raise ValueError(f"[rehearsal] must be a section, found {self.rehearsal!r}")
         sites = document["data"].get("sites")
         if not isinstance(sites, list) or not all(isinstance(name, str) for name in sites) or len(sites) < 2:
             raise ValueError(f"[data] of a study must list its sites, sites = [...], found {sites!r}")
@@ -147,6 +149,12 @@ class StudyDocument:
     def run(self) -> dict[str, Any]:
         """The options in [run]."""
         return dict(self._document.get("run", {}))
+
+    @property
+    def rehearsal(self) -> dict[str, Any]:
+        """The section [rehearsal], which only `accord rehearse` reads."""
+        found: dict[str, Any] = self._document.get("rehearsal", {})
+        return found
 
     @property
     def masks(self) -> bool:
@@ -219,6 +227,16 @@ class StudyDocument:
         return options_of_study({**self._document, "data": data})
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `accord.models.glm`, for a formula."""
+        return dict(self._arguments)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of `accord.data.study` about columns and formats of files, for a formula."""
+        return {**needed(*self._named), **self._options}
+
+    @property
     def _named(self) -> tuple[Any, ...]:
         return tuple(self._arguments.get(key) for key in ("formula", "weights", "exposure"))
 
@@ -233,8 +251,7 @@ class StudyDocument:
             post = self.module.posterior(sources)
             _require_few_parameters(post.alone(here), self.sites[here], floors)
             return post
-        options = {**needed(*self._named), **self._options}
-        return models.glm(study_at(meeting, file, floors, **options), **self._arguments)
+        return models.glm(study_at(meeting, file, floors, **self.options), **self._arguments)
 
 
 def _require_few_parameters(post: Posterior, site: str, floors: Policy) -> None:

@@ -23,7 +23,7 @@ from ..posterior import Posterior
 from ..posterior.coarse import FLAG, CoarseTotals, Coder, Noise, Question
 from ..posterior.evaluate import count
 from ..posterior.masks import added, decoded, encoded, require_masks, require_public_key
-from ..posterior.totals import Totals
+from ..posterior.totals import Together, Totals
 from ..samplers.protocol import Bound, Sampler
 from . import figures
 from .entry import plain
@@ -343,10 +343,17 @@ class StudyTotals:
         at_once, model = options.pop("at_once", None), self.model
         options = {name: part for name, part in options.items() if part is not None}
         looked = len(options["points"]) if "points" in options else 1
+        several = list[str]()
+        if isinstance(function, Together):
+            points = options.pop("points")
+            looked, several = sum(map(len, points)), [f"points {number + 1}" for number in range(len(points))]
+            parts |= dict(zip(several, points, strict=True))
 
         def own(plan: Plan) -> tuple[Sequence[np.ndarray], Any]:
             assert model is not None
             more = {name: plan.parts[name] for name in options} | ({} if at_once is None else {"at_once": at_once})
+            if several:
+                more["points"] = tuple(plan.parts[name] for name in several)
             with jax.enable_x64(True):
                 found = jax.tree.leaves(model.totals_here().each(function, *given(plan), **more))
             return [np.asarray(leaf)[0] for leaf in found], None
@@ -455,4 +462,6 @@ def _name(function: Callable[..., Any]) -> str:
 
 def _described(function: Callable[..., Any]) -> str:
     """The first line of a function's docstring."""
+    if isinstance(function, Together):
+        return " ".join(map(_described, function.functions))
     return str(getattr(function, "func", function).__doc__ or _name(function)).strip().splitlines()[0]

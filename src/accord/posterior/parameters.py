@@ -15,6 +15,8 @@ from ..base.compiler import compiled
 from ..base.errors import unknown_name_error
 from ..base.pytree import pytree, static
 
+# Fewest positions of a program, so that runs of few draws share one.
+_FEWEST = 1024
 # Largest batch of positions that are transformed to the user's parameters.
 _AT_ONCE = 2**13
 
@@ -121,7 +123,7 @@ class Parameters:
             return positions
         flat = positions.reshape(-1, positions.shape[-1])
         # powers of two, to compile few programs
-        size = min(_AT_ONCE, 2 ** ceil(log2(max(1, len(flat)))))
+        size = min(_AT_ONCE, 2 ** ceil(log2(max(_FEWEST, len(flat)))))
         whole = np.concatenate([flat, np.repeat(flat[-1:], -len(flat) % size, axis=0)]).astype(np.float64)
         with jax.enable_x64(True):
             found = [np.asarray(_reported(self, part)) for part in np.split(whole, max(1, len(whole) // size))]

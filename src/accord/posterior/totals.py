@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from math import ceil, floor, log2
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -90,6 +91,33 @@ def parts_of(rows: int) -> int:
     return ceil(rows * AT_ONCE / _IN_CACHE)
 
 
+@dataclass(frozen=True)
+class Together:
+    """Several functions in one message, each at points of its own: `Totals` get a tuple of arrays as `points`.
+
+    The sum is one array of all numbers of all points, in order.
+
+    Parameters
+    ----------
+    functions
+        Functions of a potential, a shard and a point, each with one array of numbers.
+    """
+
+    functions: tuple[Callable[..., PyTree], ...]
+
+    @property
+    def __name__(self) -> str:
+        return " and ".join(function.__name__ for function in self.functions)
+
+    def __call__(self, potential: Potential, shard: Shard, *points: Float[Array, "point dim"]) -> Array:
+        """The numbers of one agent, shape (number,)."""
+        found = [
+            jnp.ravel(jax.vmap(partial(function, potential, shard))(some))
+            for function, some in zip(self.functions, points, strict=True)
+        ]
+        return jnp.concatenate(found)
+
+
 class TotalsHere:
     """Totals over agents whose shards lie in this process.
 
@@ -122,6 +150,13 @@ class TotalsHere:
         **options: Any,
     ) -> PyTree:
         """The sum of a program's results over all chunks of rows; `axis` is the axis of points in a result."""
+        if isinstance(function, Together):
+            points = options.pop("points")
+            found_each = [
+                np.asarray(self._made(program, one, (), axis, points=some, **options))
+                for one, some in zip(function.functions, points, strict=True)
+            ]
+            return np.concatenate([part.reshape(*part.shape[:axis], -1) for part in found_each], axis=axis)
         parts = self.parts if sums_rows(function) else 1
         found: PyTree = None
         for shards in self._chunks(function):

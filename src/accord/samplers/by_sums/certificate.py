@@ -26,6 +26,8 @@ _K_WEIGHTS = 0.5
 ENOUGH = 0.9
 # Probability that a test, over all its parameters, refuses correct weights.
 _FALSE_ALARM = 1e-4
+# Share of effective draws from which on Stein's identities replace the test moves, and points for them.
+STEADY, CHECKED = 0.5, 256
 # Number of test moves.
 MOVED = LANDINGS
 # Leapfrog steps of a test move.
@@ -113,8 +115,46 @@ def certify(
     # test moves of refused weights would waste sums
     if not all(check.holds for check in checks):
         return Certificate(tuple(checks)), None
+    # other modes and long tails deserve moves
+    identities = [] if search.modes or skeleton.mixture is not None else _stein(found)
+    if identities:
+        return Certificate((*checks, *identities)), None
     moved = _move(session, place, found, lines.at_origin)
     return Certificate((*checks, *_unchanged(moved), _missed(moved, found))), moved
+
+
+def _stein(found: Weighing) -> list[Check]:
+    """Stein's identities at the points with gradients, if nearly all points are effective; else nothing.
+
+    With g = grad F of standardised parameters z, integration by parts gives E[g] = 0 and E[z g] = 1 under the
+    posterior. A proposal that leaves out mass next to its points breaks them, whatever its weights are.
+    """
+    sloped = [batch for batch in found.batches if batch.gradient is not None and not batch.local]
+    if not sloped or found.effective < STEADY * found.weight.size:
+        return []
+    own = Weighing.of(sloped)
+    if own.effective < STEADY * CHECKED:
+        return []
+    mean, cov = found.moments()
+    root = np.linalg.cholesky(cov)
+    z = np.linalg.solve(root, (own.points - mean).T).T
+    gradient = np.concatenate([batch.gradient for batch in sloped if batch.gradient is not None]) @ root
+    weight = own.weight / own.weight.sum()
+    made = []
+    for name, feature in (("means", gradient), ("sds", (1.0 - z * gradient) / 2.0)):
+        shift = weight @ feature
+        error = np.sqrt(np.square(weight) @ np.square(feature - shift))
+        score = np.abs(shift) / np.maximum(error, 1e-12)
+        allowed = float(scipy.stats.norm.isf(_FALSE_ALARM / (2 * 2 * shift.size)))
+        bad = (score > allowed) & (np.abs(shift) > _MATTERS)
+        worst = int(np.argmax(np.where(bad, score, 0.0))) if bad.any() else int(np.argmax(score))
+        text = (
+            f"Stein's identities at {len(weight)} points move {name} by {shift[worst]:+.2g} sds, {score[worst]:.1f} "
+            f"Monte Carlo errors (fails above both {allowed:.1f} errors and {_MATTERS:g} sds)"
+        )
+        remedy = ": the weights are not the posterior's" if bad.any() else ""
+        made.append(Check(f"{name} by Stein", float(score[worst]), allowed, not bad.any(), text + remedy))
+    return made
 
 
 def tails(found: Weighing, place: Coordinates, names: Sequence[str]) -> tuple[Check, Check]:

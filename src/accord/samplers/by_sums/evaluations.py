@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import NamedTuple
 
 import jax
@@ -12,9 +13,9 @@ from jaxtyping import Array, Float
 from ...base.memory import require_matrices
 from ...posterior.coarse import coarse
 from ...posterior.coordinates import Coordinates
-from ...posterior.newton import Expansion
+from ...posterior.newton import Expansion, spectrum
 from ...posterior.potential import Potential, Shard
-from ...posterior.totals import of_rows
+from ...posterior.totals import Together, of_rows
 from ..session import Session
 from .proposal import Drawn
 
@@ -22,6 +23,13 @@ from .proposal import Drawn
 _NO_MASS = 1e12
 # Sums of potentials from which on the density counts as 0: at least one agent returned `_NO_MASS`.
 NOWHERE = 1e11
+# Most Newton steps of an agent to the mode of its own rows, and lengths of each step to choose from.
+_MODE_STEPS = 20
+_SHORTER = np.array([1.0, 0.5, 0.25, 0.06, 0.01])
+# Length of the last of these steps, in standard deviations. Rough is enough, as the next sum corrects it.
+_NEAR = 0.1
+# Least curvature of a direction for a step, relative to the largest one after scaling.
+_FLAT = 1e-9
 # Matrices of Newton's method in addition to the agents' Hessians: the sum, scaled, its eigenvectors, and the next one.
 _MATRICES = 4
 
@@ -37,6 +45,109 @@ def slopes(
     """F and its gradient at points in the coordinates `place`, shapes (point,) and (point, dim); one sum."""
     numbers = np.asarray(session.totals(slope_of, points=points, gradients=len(points), coordinates=place), np.float64)
     return numbers[:, 0], numbers[:, 1:]
+
+
+class Answers(NamedTuple):
+    """F at points of several kinds.
+
+    Parameters
+    ----------
+    slopes
+        F and its gradient at the points with gradients, (point,) and (point, dim).
+    values
+        F at the other points, (point,).
+    """
+
+    slopes: tuple[np.ndarray, np.ndarray]
+    values: np.ndarray
+
+
+def ask(
+    session: Session,
+    place: Coordinates,
+    sloped: Float[np.ndarray, "point dim"] | Drawn,
+    valued: Float[np.ndarray, "point dim"] | Drawn,
+) -> Answers:
+    """F at points in the coordinates `place`, with its gradient at the points `sloped`.
+
+    One sum, or two if answers are coarse or sums are made by gossip.
+    """
+    if session.noise is not None or session.gossip is not None or not len(sloped) or not len(valued):
+        own = np.zeros(0), np.zeros((0, place.origin.size))
+        if len(sloped):
+            own = slopes(session, place, sloped)
+        return Answers(own, values(session, place, valued) if len(valued) else np.zeros(0))
+    count, dim = len(sloped), place.origin.size
+    both = session.totals(
+        Together((slope_of, value_of)),
+        points=(sloped, valued),
+        gradients=count,
+        values=len(valued),
+        coordinates=place,
+    )
+    numbers = np.asarray(both, np.float64)
+    first = numbers[: count * (1 + dim)].reshape(count, 1 + dim)
+    return Answers((first[:, 0], first[:, 1:]), numbers[count * (1 + dim) :])
+
+
+class Jet(NamedTuple):
+    """A function's value, gradient (dim,), Hessian (dim, dim) and third derivatives (dim, dim, dim) at a position."""
+
+    value: float
+    gradient: np.ndarray
+    hessian: np.ndarray
+    third: np.ndarray
+
+    def minus(self, other: Jet) -> Jet:
+        """The jet of the difference of two functions."""
+        return Jet(
+            self.value - other.value,
+            self.gradient - other.gradient,
+            self.hessian - other.hessian,
+            self.third - other.third,
+        )
+
+
+def jet(session: Session, place: Coordinates) -> Jet:
+    """F's derivatives up to the third at the origin of coordinates; one sum of (dim + 1)(dim + 2)(dim + 3) / 6 numbers.
+
+    Without third derivatives at that position, they are zero.
+    """
+    dim = place.origin.size
+    (found,) = session.totals(
+        jet_of, points=np.zeros((1, dim)), at_once=1, gradients=1 + dim + dim * dim, coordinates=place
+    )
+    numbers = np.asarray(found, np.float64)
+    pairs = 1 + dim + dim * (dim + 1) // 2
+    third = np.zeros((dim, dim, dim))
+    places = _triples(dim)
+    for order in permutations(range(3)):
+        third[tuple(places[k] for k in order)] = numbers[pairs:]
+    return Jet(float(numbers[0]), numbers[1 : 1 + dim], unpacked(numbers[1 + dim : pairs], dim), third)
+
+
+class UndeterminedError(ArithmeticError):
+    """Raised if the modes of the agents do not determine a position."""
+
+
+def combined(session: Session) -> tuple[float, np.ndarray, np.ndarray]:
+    """F at init, the position combined from the modes of all agents, (dim,), and their total curvature; one sum.
+
+    Each agent finds the mode of its own f_i. With Hessians H_i at the modes x_i, the position is
+    (sum H_i)^-1 sum H_i x_i. An agent without a mode sends H_i x_i - g_i at the position where it stopped.
+
+    Raises
+    ------
+    UndeterminedError
+        The total curvature is not positive definite.
+    """
+    dim = session.job.post.dim
+    found = session.totals(mode_of, session.job.post.init, gradients=_MODE_STEPS * (1 + dim))
+    numbers = np.asarray(found, np.float64)
+    hessian = unpacked(numbers[1 + dim :], dim)
+    if not np.isfinite(numbers).all() or not spectrum(hessian).enough.all():
+        raise UndeterminedError("the agents' curvatures together do not determine a position")
+    return float(numbers[0]), np.linalg.solve(hessian, numbers[1 : 1 + dim]), hessian
 
 
 class Expansions(NamedTuple):
@@ -137,6 +248,67 @@ def expansion_of(
     They are made `finite` by `most`.
     """
     return finite(expansion_at(potential, shard, x), most)
+
+
+@of_rows
+@coarse("jet")
+def jet_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
+    """Derivatives of an agent's potential up to the third: each pair and each triple of parameters once."""
+    dim = x.size
+
+    def along(direction: Float[Array, " dim"]) -> Float[Array, "dim dim"]:
+        found: Float[Array, "dim dim"] = jax.jvp(lambda x: potential.expansion(shard, x)[2], (x,), (direction,))[1]
+        return found
+
+    # one direction after another, as all at once may not fit in memory
+    third = jax.lax.map(along, jnp.eye(dim, dtype=x.dtype))
+    return finite(jnp.concatenate([expansion_at(potential, shard, x), third[_triples(dim)]]), _NO_MASS)
+
+
+@of_rows
+def mode_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
+    """An agent's potential at `x`, and its own mode and curvature: H x - g, and the upper triangle of H.
+
+    Newton's method with absolute eigenvalues starts at `x`, with a few shorter steps to choose from. H has no negative
+    eigenvalue.
+    """
+
+    def scaled(hessian: Array) -> tuple[Array, Array, Array]:
+        scale = jnp.maximum(jnp.abs(jnp.diagonal(hessian)), np.finfo(float).tiny) ** -0.5
+        values, vectors = jnp.linalg.eigh(hessian * jnp.outer(scale, scale))
+        return scale, values, vectors
+
+    def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        x, value, gradient, hessian, count, _ = state
+        scale, values, vectors = scaled(hessian)
+        size = jnp.maximum(jnp.abs(values), _FLAT * jnp.abs(values).max())
+        slope = vectors.T @ (scale * gradient)
+        length = jnp.sqrt((slope**2 / size).sum())
+        trials = x[None] - jnp.outer(_SHORTER, scale * (vectors @ (slope / size)))
+        risen = jax.lax.map(lambda one: potential.value(shard, one), trials) - value
+        best = jnp.argmin(jnp.where(jnp.isfinite(risen), risen, jnp.inf))
+        moves = (risen[best] < 0.0) & (length > _NEAR)
+        there = potential.expansion(shard, trials[best])
+        here = (x, value, gradient, hessian)
+        new = jax.tree.map(lambda new, old: jnp.where(moves, new, old), (trials[best], *there), here)
+        return *new, count + 1, moves
+
+    first = potential.expansion(shard, x)
+    state: tuple[Array, ...] = (x, *first, jnp.zeros((), jnp.int32), jnp.isfinite(first[0]))
+    x, _, gradient, hessian, *_ = jax.lax.while_loop(lambda s: s[-1] & (s[-2] < _MODE_STEPS), step, state)
+    scale, values, vectors = scaled(hessian)
+    curved = (vectors * jnp.maximum(values, 0.0)[None]) @ vectors.T / jnp.outer(scale, scale)
+    numbers = jnp.concatenate([curved @ x - gradient, curved[np.triu_indices(x.size)]])
+    # an agent without density at init adds nothing
+    numbers = jnp.where(jnp.isfinite(numbers).all(), numbers, 0.0)
+    return jnp.concatenate([finite(first[0][None], _NO_MASS), numbers])
+
+
+def _triples(dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Indices i <= j <= k of all triples of parameters."""
+    i, j, k = np.indices((dim, dim, dim)).reshape(3, -1)
+    kept = (i <= j) & (j <= k)
+    return i[kept], j[kept], k[kept]
 
 
 @of_rows

@@ -1,4 +1,4 @@
-"""Adaptive importance sampling with shared points and exact sums: a posterior in a dozen sums."""
+"""Adaptive importance sampling with shared points and exact sums: a posterior in four sums, or some dozens."""
 
 from __future__ import annotations
 
@@ -18,12 +18,25 @@ from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
 from ..session import Session
 from .adaptation import Main, Proposals, adapted, around_heaviest, fitted_to_draws
-from .certificate import ENOUGH, MISSED, MOST_HIDDEN, MOVED, MOVES, certify, followed, hidden_share, tails
-from .evaluations import slopes, values
-from .laplace import laplace
+from .certificate import (
+    CHECKED,
+    ENOUGH,
+    MISSED,
+    MOST_HIDDEN,
+    MOVED,
+    MOVES,
+    STEADY,
+    certify,
+    followed,
+    hidden_share,
+    tails,
+)
+from .cubic import Beginning
+from .cubic import begin as begin_near
+from .evaluations import ask, slopes, values
 from .lockstep import begin, transition
 from .method import BySums, Result, SumsForecast, fastest
-from .mode_search import Search, Skeleton, follow, other_modes, probe
+from .mode_search import Lines, Search, Skeleton, follow, other_modes, probe
 from .proposal import Drawn, Mixture
 from .start import Start
 from .weighing import Batch, Weighing
@@ -78,19 +91,22 @@ _MARGIN = 1.05
 class Importance(BySums):
     """Adaptive multiple importance sampling with shared points, whose weights are sums over the agents.
 
-    From agent i: derivatives of f_i on the way to the mode, and `f_i(x_b) - f_i(mode)` at the points x_b of each batch,
-    summed over a spanning tree of the network. All agents draw the same points from shared counters, so points are
-    never sent. Every agent then has F at all points, the same weights and the same draws, on any connected network.
-    Draws are unbiased if the certificate (`run.certificate`) holds.
+    From agent i: its own mode and curvature, derivatives of f_i up to the third, and `f_i(x_b) - f_i(mode)` at the
+    points x_b of each batch, summed over a spanning tree of the network. All agents draw the same points from shared
+    counters, so points are never sent. Every agent then has F at all points, the same weights and the same draws, on
+    any connected network. Draws are unbiased if the certificate (`run.certificate`) holds.
 
     Not from the papers: our own. Related: adaptive multiple importance sampling (Cornuet, Marin, Mira & Robert 2012,
     arXiv 0907.1254), from which the weights are, Pareto smoothed importance sampling (Vehtari et al. 2024), from which
     the diagnostic k is, and the exploration of hyperparameters in INLA (Rue, Martino & Chopin 2009).
 
-    1. Mode: Newton's method, and coordinates in which the posterior is about standard normal there.
+    1. Mode: the agents' own modes and curvatures are combined to a position (as in Bayesian federated inference, Jonker
+       et al. 2024). Derivatives up to the third there give a first approximation of the posterior. If its mode is far
+       away, Newton's method finds the mode.
     2. Tails and other modes: F along half-lines from the mode and at points scattered around it. A half-line on which F
        rises slowly gets a skeleton of mixture components. If F is below one of its tangents, other modes are searched,
-       and the half-lines of each mode are followed too.
+       and the half-lines of each mode are followed too. If the first approximation exists, its first points share the
+       first of these sums. If they confirm it, all points that the run needs share the second one, and step 5 follows.
     3. Fit: small batches of points, with gradients, from a mixture of t distributions, the first around the mode. Each
        proposal is fitted to the weighted points if its expected efficiency is higher, or to a few transitions of
        Hamiltonian Monte Carlo if there are too few effective points.
@@ -176,8 +192,8 @@ class Importance(BySums):
         if due:
             spent += total_traffic(job.network, due) + Traffic(value_rows=due * job.post.sizes)
             seconds += due / len(points) * fastest(lambda: values(session, batches.place, points))
-        if not doubt:
-            # a run that fails earlier checks makes no moves
+        if not doubt and not batches.is_steady:
+            # a run that fails earlier checks makes no moves, and Stein's identities need no further sum
             moved = np.resize(points, (MOVED, job.post.dim))
             spent += total_traffic(job.network, MOVED * (1 + job.post.dim), MOVES)
             spent += Traffic(gradient_rows=MOVES * MOVED * job.post.sizes)
@@ -193,11 +209,9 @@ class Importance(BySums):
     def explored(self, session: Session) -> Batches:
         """The state before the first batch: the mode, other modes and slow half-lines."""
         session.stage("finding the mode")
-        place = laplace(session)
+        batches = Batches(session, begin_near(session), self)
         session.stage("searching tails and modes")
-        search = other_modes(session, place, probe(session, place, self.search))
-        batches = Batches(session, place, self, search, follow(session, place, search))
-        batches.share_regions()
+        batches.explore(self.search)
         return batches
 
 
@@ -218,20 +232,19 @@ class Batches:
         Batches that do not count, as the proposal depends on their noise. Empty if sums are exact.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        place: Coordinates,
-        method: Importance,
-        search: Search,
-        skeleton: Skeleton,
-    ) -> None:
-        self.session, self.place, self.seed = session, place, session.job.seed
-        self.lines, self.search, self.skeleton = search.around[0], search, skeleton
-        dim, proposals = place.origin.size, Proposals(search.modes, skeleton.mixture)
+    lines: Lines
+    search: Search
+    skeleton: Skeleton
+
+    def __init__(self, session: Session, begun: Beginning, method: Importance) -> None:
+        self.session, self.place, self.seed = session, begun.place, session.job.seed
+        dim = begun.place.origin.size
         self.dim, self.max_batches = dim, method.max_batches
         self.size = method.batch or max(_FEWEST, (_PILOT if session.noise is None else _PILOT_COARSELY) * dim)
-        self.main, self.proposals = Main(np.zeros(dim), np.eye(dim), float(max(_LEAST_FREEDOM, dim))), proposals
+        self.main = begun.main or Main(np.zeros(dim), np.eye(dim), float(max(_LEAST_FREEDOM, dim)))
+        self.proposals = begun.proposals or Proposals([], None)
+        # whether the proposal is fitted before the first batch
+        self._is_fitted = begun.main is not None
         self.found: Weighing | None = None
         self.efficiency = 0.0
         # with coarse answers: batches that the proposal was fitted to, and the components around their heaviest points
@@ -263,13 +276,74 @@ class Batches:
         reported = self.session.job.post.parameters.reported(positions)
         return Points(positions, log_density, log_proposal, reported, shared)
 
+    def explore(self, scattered: int) -> None:
+        """Search tails and other modes.
+
+        If the proposal is fitted already, its first points share the messages of the search: points with gradients,
+        then nearly all points that the run needs, if the first ones confirm the proposal.
+        """
+        session, place = self.session, self.place
+        if self._is_fitted:
+            self.lines = probe(session, place, scattered, self._first_points, self._further_points)
+        else:
+            self.lines = probe(session, place, scattered)
+        self.search = other_modes(session, place, self.lines)
+        self.lines = self.search.around[0]
+        self.skeleton = follow(session, place, self.search)
+        if self.search.modes or self.skeleton.mixture is not None:
+            self.proposals = Proposals(self.search.modes, self.skeleton.mixture)
+            if self.found is not None:
+                # the points so far leave out these regions
+                self.found = Weighing.of([batch._replace(local=True) for batch in self.found.batches])
+        self.share_regions()
+
+    def _first_points(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """F and its gradient at points, and at the first points of the proposal in the same sum."""
+        # heavy tails, as no point of F has confirmed the fit
+        careful = self.main._replace(freedom=float(max(_LEAST_FREEDOM, self.dim)))
+        drawn = Drawn(self.proposals.around(careful), self.size, self.seed, 0)
+        value, gradient = slopes(self.session, self.place, np.concatenate([points, drawn.points]))
+        count = len(points)
+        self._with(Batch(drawn.recipe[0], drawn.points, value[count:], gradient[count:]))
+        return value[:count], gradient[:count]
+
+    def _further_points(self, lines: Lines, landed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """F and its gradient at the landings, and F at the points that the run needs in the same sum."""
+        assert self.found is not None
+        (first,) = self.found.batches
+        self.found = found = Weighing(first._replace(rise=first.rise - lines.at_origin))
+        main, expected = adapted(found, self.main, self.proposals)
+        if expected > 0.0:
+            self.main, self.efficiency = main, expected
+        if expected < STEADY or not lines.are_usual:
+            return slopes(self.session, self.place, landed) if len(landed) else (np.zeros(0), np.zeros((0, self.dim)))
+        proposal = self.proposals.around(self.main)
+        count = max(ceil(_MARGIN * self.session.job.target / expected) - len(found.rise), self.size)
+        sloped = Drawn(proposal, CHECKED, self.seed, 1)
+        drawn = Drawn(proposal, max(count - CHECKED, 1), self.seed, 2)
+        (value, gradient), others = ask(self.session, self.place, np.concatenate([landed, sloped.points]), drawn)
+        count = len(landed)
+        self._with(Batch(proposal, sloped.points, value[count:] - lines.at_origin, gradient[count:]))
+        self._with(Batch(proposal, drawn.points, others - lines.at_origin))
+        return value[:count], gradient[:count]
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the points so far have good weights from a proposal without further components."""
+        found, usual = self.found, self.proposals.skeleton is None and not self.proposals.modes
+        return found is not None and len(found.batches) > 1 and usual and found.effective > STEADY * found.weight.size
+
     def fit(self) -> None:
         """Draw batches with gradients and fit the proposal, until another batch is not expected to improve it."""
         before, piloted = 0.0, False
-        for batch in range(min(_FITTING, self.max_batches)):
+        if self.is_steady:
+            return
+        begun = 0 if self.found is None else len(self.found.batches)
+        for batch in range(begun, begun + min(_FITTING, self.max_batches - begun)):
             proposal = self.proposals.around(self.main)
             # batches grow if the first ones did not suffice
-            drawn = Drawn(proposal, self.size << min(_DOUBLINGS, batch // _SAME_SIZE), self.seed, batch)
+            doublings = min(_DOUBLINGS, (batch - begun) // _SAME_SIZE)
+            drawn = Drawn(proposal, self.size << doublings, self.seed, batch)
             value, gradient = slopes(self.session, self.place, drawn)
             found = self._with(Batch(proposal, drawn.points, value - self.lines.at_origin, gradient))
             self.session.stage(
@@ -282,7 +356,7 @@ class Batches:
             self.efficiency = max(expected, before)
             # few effective points do not show which proposal is better
             lost = found.effective < _LOST_BELOW * self.dim or self.efficiency < _POOR
-            if not piloted and batch + 1 >= _LOST and lost:
+            if not piloted and batch - begun + 1 >= _LOST and lost:
                 self._pilot()
                 piloted, before = True, 0.0
             elif found.effective >= _JUDGED * self.dim:

@@ -30,8 +30,10 @@ _POSITIONS = 64
 _MOST_MOVES = 20
 
 
-def laplace(session: Session) -> Coordinates:
+def laplace(session: Session, start: np.ndarray | None = None) -> Coordinates:
     """Coordinates in which the posterior is about standard normal at its mode.
+
+    Newton's method starts at `start`, (dim,), where F is finite. None: at init.
 
     A direction without curvature has the scale of the flattest curved direction, or the larger scale at which F rises.
 
@@ -53,7 +55,7 @@ def laplace(session: Session) -> Coordinates:
             return noisy_mode(session, near)
     search = partial(newton, partial(expand, session), names=post.unconstrained_names, last_step=_LAST_STEP)
     try:
-        mode, hessian = search(post.init, remedy=post.remedy_at_init)
+        mode, hessian = search(post.init if start is None else start, remedy=post.remedy_at_init)
     except NotFiniteAtInitError:
         near = supported(session)
         if near is None:

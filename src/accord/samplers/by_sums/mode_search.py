@@ -8,7 +8,7 @@ followed, and Newton's method searches for modes, all searches in the same sums.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -154,6 +154,11 @@ class Lines:
         return np.where(matters, share, np.inf).min(axis=1, initial=np.inf)
 
     @property
+    def are_usual(self) -> bool:
+        """Whether F rises on all half-lines about as fast as a Gaussian's."""
+        return bool((self.slow([]) >= _SLOW).all())
+
+    @property
     def convex(self) -> bool:
         """Whether values and tangents of F are consistent with convexity, as for a log-concave posterior."""
         return not self._bent.any()
@@ -276,7 +281,13 @@ def _distances(points: np.ndarray, mode: Mode) -> np.ndarray:
     return np.linalg.norm(np.linalg.solve(mode.factor, (points - mode.mean).T), axis=0)
 
 
-def probe(session: Session, place: Coordinates, scattered: int = SCATTERED) -> Lines:
+def probe(
+    session: Session,
+    place: Coordinates,
+    scattered: int = SCATTERED,
+    first: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
+    second: Callable[[Lines, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
+) -> Lines:
     """F along half-lines from the mode, at scattered points, and at their landings; at most two sums.
 
     Half-lines go along the principal axes and along each parameter. Each parameter has two: the other parameters follow
@@ -290,6 +301,9 @@ def probe(session: Session, place: Coordinates, scattered: int = SCATTERED) -> L
         Coordinates with the mode as origin.
     scattered
         Number of scattered points.
+    first, second
+        Evaluate F and its gradient at the points of the first and of the second sum. The second also gets F at the
+        points of the first. None: by sums of their own.
     """
     factor = place.factor
     # along each parameter, with the other parameters at their regression on it
@@ -313,7 +327,7 @@ def probe(session: Session, place: Coordinates, scattered: int = SCATTERED) -> L
     points = np.concatenate([on_lines, np.zeros((1, len(factor))), around])
     noise = session.noise
     if noise is None:
-        value, gradient = slopes(session, place, points)
+        value, gradient = slopes(session, place, points) if first is None else first(points)
     else:
         # gradients take most of the bytes, and values at several distances show the shape of F on a half-line
         value, gradient = _slopes(session, place, points[len(on_lines) :])
@@ -322,10 +336,11 @@ def probe(session: Session, place: Coordinates, scattered: int = SCATTERED) -> L
         value = np.concatenate([along, value])
         gradient = np.concatenate([np.full(on_lines.shape, np.nan), gradient])
     at_origin = float(value[len(on_lines)]) if noise is None else noise.at_origin(place)
+    found = Lines(directions, points, value - at_origin, gradient, at_origin, scattered)
     landings = LANDINGS if noise is None else _LANDINGS_COARSELY
     landed = _landings(points, value - at_origin, gradient, _times(scattered) * landings, landings)
-    if len(landed):
-        there, slope = _slopes(session, place, landed)
+    if len(landed) or second is not None:
+        there, slope = _slopes(session, place, landed) if second is None else second(found, landed)
         points, gradient = np.concatenate([points, landed]), np.concatenate([gradient, slope])
         value = np.concatenate([value, there])
     blur = None

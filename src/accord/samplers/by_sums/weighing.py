@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from scipy.special import logsumexp
@@ -66,6 +67,15 @@ class Weighing:
         self.rise = np.where(np.isfinite(rise), rise, np.inf)
         counts = np.array([len(one.rise) for one in self.batches])
         self.log_proposal = logsumexp(self._densities, axis=0, b=(counts / counts.sum())[:, None])
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> Self:
+        """The weighing of several batches, at least one."""
+        first, *others = batches
+        found = cls(first)
+        for batch in others:
+            found = cls(batch, found)
+        return found
 
     def with_batch(self, batch: Batch) -> Weighing:
         """The weighing with one more batch."""

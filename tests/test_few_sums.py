@@ -1,0 +1,159 @@
+"""The beginning in two sums, and messages of several functions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import accord
+from accord.posterior.coordinates import Coordinates
+from accord.samplers import Importance
+from accord.samplers.by_sums import cubic
+from accord.samplers.by_sums.certificate import _stein
+from accord.samplers.by_sums.cubic import Closure, begin
+from accord.samplers.by_sums.evaluations import UndeterminedError, ask, combined, jet, slopes, values
+from accord.samplers.by_sums.proposal import student
+from accord.samplers.by_sums.weighing import Batch, Weighing
+from accord.samplers.session import Job, Session
+
+RING = accord.Network.ring(4)
+
+
+def poisson(rows=60, scale=1.0):
+    rng = np.random.default_rng(0)
+    X = np.concatenate([np.ones((4, rows, 1)), rng.standard_normal((4, rows, 2)) + np.arange(4)[:, None, None]], axis=2)
+    y = rng.poisson(np.exp(X @ [0.5, 0.3, -0.4]))
+    return accord.models.poisson_regression(list(zip(X * scale, y.astype(float), strict=True)), 10.0)
+
+
+@pytest.fixture(autouse=True)
+def doubles():
+    with jax.enable_x64(True):
+        yield
+
+
+def gaussian():
+    rng = np.random.default_rng(5)
+    factors = rng.standard_normal((4, 3, 3))
+    return accord.models.gaussian(rng.standard_normal((4, 3)), factors @ np.swapaxes(factors, 1, 2) + np.eye(3))
+
+
+def session(post, network=RING):
+    return Session(Job(post, network))
+
+
+def test_a_jet_has_the_derivatives_up_to_the_third():
+    post = poisson()
+    place = Coordinates(np.array([0.4, 0.2, -0.3]), np.array([[0.1, 0.0, 0.0], [0.02, 0.1, 0.0], [0.0, -0.03, 0.2]]))
+    found = jet(session(post), place)
+
+    def whole(z):
+        return -post.logdensity(jnp.asarray(place.origin) + jnp.asarray(place.factor) @ z)
+
+    z = jnp.zeros(3)
+    derivatives = whole, jax.grad(whole), jax.hessian(whole), jax.jacfwd(jax.hessian(whole))
+    for part, function in zip(found, derivatives, strict=True):
+        np.testing.assert_allclose(part, function(z), rtol=1e-9, atol=1e-9)
+
+
+def test_agents_modes_are_combined_by_their_curvatures():
+    # with quadratic potentials the combined position is the mode
+    post = gaussian()
+    at_init, position, hessian = combined(session(post))
+    law = post.exact()
+    np.testing.assert_allclose(position, law.mean, atol=1e-9)
+    np.testing.assert_allclose(np.linalg.inv(hessian), law.cov, rtol=1e-9, atol=1e-12)
+    assert at_init == pytest.approx(-float(post.logdensity(jnp.asarray(post.init))))
+
+
+def test_agents_that_do_not_determine_a_position_are_an_error():
+    rows = [np.zeros((5, 2))] * 4
+    post = accord.Posterior(lambda x, r: -jnp.square(r[:, 0] - x[0]), lambda x: 0.0 * x[0], rows, np.zeros(2))
+    with pytest.raises(UndeterminedError, match="do not determine a position"):
+        combined(session(post))
+
+
+def test_a_closure_of_one_poisson_rate_is_exact():
+    y = np.random.default_rng(1).poisson(2.0, (4, 30)).astype(float)
+    post = accord.Posterior(
+        lambda x, y: y * x[0] - jnp.exp(x[0]), lambda x: -0.5 * jnp.square(x[0] / 3.0), list(y), np.zeros(1)
+    )
+    place = Coordinates(np.array([0.3]), np.array([[0.1]]))
+    closure = Closure(post.potential, place, jet(session(post), place))
+    z = np.linspace(-8.0, 8.0, 33)[:, None]
+    value, gradient = closure.slopes(z)
+    exact, slope = slopes(session(post), place, z)
+    np.testing.assert_allclose(value, exact, rtol=1e-9)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-8, atol=1e-8)
+    (least,), hessian = closure.minimum()
+    near = slopes(session(post), place, np.array([[least]]))[1]
+    assert abs(near[0, 0]) < 1e-3 * hessian[0, 0]
+
+
+def test_two_functions_in_one_message_equal_two_sums():
+    post, place = poisson(), Coordinates(np.array([0.5, 0.3, -0.4]), 0.1 * np.eye(3))
+    points = np.random.default_rng(2).standard_normal((300, 3))
+    one, two = session(post), session(post)
+    found = ask(one, place, points[:40], points[40:])
+    np.testing.assert_array_equal(found.values, values(two, place, points[40:]))
+    for part, expected in zip(found.slopes, slopes(two, place, points[:40]), strict=True):
+        np.testing.assert_array_equal(part, expected)
+    assert (one.traffic.sums, two.traffic.sums) == (1, 2)
+    assert (one.traffic.bytes_sent == two.traffic.bytes_sent).all()
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_a_regression_takes_four_sums(masks):
+    post = poisson()
+    engine = accord.engines.Local(masks=masks)
+    run = accord.sample(post, RING, Importance(), draws=500, engine=engine)
+    assert run.traffic.sums == 4 and run.certificate.holds
+    assert {"means by Stein", "sds by Stein"} <= {check.name for check in run.certificate.checks}
+    # other units give the same points
+    scaled = accord.sample(poisson(scale=100.0), RING, Importance(), draws=500, engine=engine)
+    assert scaled.traffic.sums == 4
+
+
+def test_agents_without_a_mode_of_their_own_take_part():
+    # two sites have one label each, and the prior is flat
+    rng = np.random.default_rng(3)
+    X = np.concatenate([np.ones((4, 100, 1)), rng.standard_normal((4, 100, 2))], axis=2)
+    labels = (rng.random((4, 100)) < 1.0 / (1.0 + np.exp(-X @ [0.2, 1.0, -0.5]))).astype(float)
+    labels[0], labels[1] = 1.0, 0.0
+    post = accord.Posterior(
+        lambda x, rows: rows[1] * (rows[0] @ x) - jnp.logaddexp(0.0, rows[0] @ x),
+        lambda x: 0.0 * x[0],
+        list(zip(X, labels, strict=True)),
+        np.zeros(3),
+    )
+    run = accord.sample(post, RING, Importance(), draws=500)
+    assert run.certificate.holds and run.traffic.sums <= 10
+
+
+def test_a_mode_far_from_the_combined_position_is_found_by_newtons_method(monkeypatch):
+    post, asked = poisson(), []
+    usual = cubic.laplace
+    monkeypatch.setattr(cubic, "laplace", lambda session, start=None: asked.append(start) or usual(session, start))
+    assert begin(session(post)).main is not None and not asked
+    monkeypatch.setattr(Closure, "minimum", lambda self: (np.full(3, 9.0), np.eye(3)))
+    begun = begin(session(post))
+    assert begun.main is None and asked[0] is not None
+    monkeypatch.setattr(Closure, "minimum", lambda self: None)
+    assert begin(session(post)).main is None
+
+
+def test_steins_identities_refuse_a_proposal_without_the_tail():
+    rng = np.random.default_rng(4)
+
+    def checks(points):
+        proposal = student(np.zeros(2), np.eye(2), 50.0)
+        # weights of a standard normal, and its gradient
+        rise = np.square(points).sum(axis=1) / 2.0
+        return _stein(Weighing(Batch(proposal, points, rise, points.copy())))
+
+    points = rng.standard_normal((2000, 2))
+    assert [check.holds for check in checks(points)] == [True, True]
+    # all points beyond one sd on one side are missing, and every weight is good
+    means, sds = checks(points[points[:, 0] < 1.0])
+    assert not means.holds and "the weights are not the posterior's" in means.text
+    assert checks(points[:50]) == []
