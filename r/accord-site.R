@@ -7,22 +7,33 @@
 #   Rscript accord-site.R answer study.toml site.toml board [--yes]  make the next entry
 #
 # LIMIT. A site with Python computes the next positions itself and refuses other ones. This program does not: it trusts
-# the plan of the first site of the study, which must run Python. It checks that the plan names one of four functions
-# (value, slope and expansions of the log density), that no position is far from the prior, that all positions of the
-# study stay below `points` of the policy, and that all sites have the same entries of all earlier steps.
+# the plan of the first site of the study, which must run Python. It checks that the plan names one of the functions in
+# FUNCTIONS (the log density, its derivatives, and the mode of the site's rows), that no position is far from the prior,
+# that all positions of the study stay below `points` of the policy, and that all sites have the same entries of all
+# earlier steps.
 # It answers regressions (normal, bernoulli, binomial, poisson, negative_binomial) of exact studies with masks.
 
 suppressPackageStartupMessages({library(jsonlite); library(openssl)})
-# The model lies beside this file.
+# The model and its density lie beside this file.
 HERE <- if (sys.nframe() == 0) sub("^--file=", "", grep("^--file=", commandArgs(FALSE), value = TRUE)[1]) else
   unlist(lapply(sys.frames(), function(frame) frame$ofile))[1]
-source(file.path(dirname(HERE), "accord-model.R"))
+for (name in c("accord-model.R", "accord-density.R")) source(file.path(dirname(HERE), name))
 USERS_UMASK <- Sys.umask("077")        # files of the site are private, entries in the shared folder are not
 VERSION <- "0.1.0"                     # the version of accord whose studies this program answers
 BLANKS <- c("", "NA", "N/A", "NaN", "nan", "null", "NULL")
+# What plans evaluate: the parts of a plan, and the answer in words.
+BOTH <- "slope_of and value_of"
 FUNCTIONS <- list(value_of = c("points", "coordinates"), slope_of = c("points", "coordinates"),
                   expansion_of = c("argument 0", "points", "coordinates"),
-                  mean_expansion = c("argument 0", "argument 1", "coordinates"))
+                  mean_expansion = c("argument 0", "argument 1", "coordinates"),
+                  mode_of = "argument 0", jet_of = c("points", "coordinates"))
+FUNCTIONS[[BOTH]] <- c("points 1", "points 2", "coordinates")
+ANSWERS <- c(value_of = "values of the potential", slope_of = "values and gradients of the potential",
+             expansion_of = "values, gradients and Hessians of the potential",
+             mean_expansion = "mean value, gradient and Hessian of the potential",
+             mode_of = "the potential, and the mode and curvature of this site's own rows",
+             jet_of = "derivatives of the potential up to the third")
+ANSWERS[BOTH] <- "values of the potential, at some positions with gradients"
 
 pending <- function(step, sites) stop(structure(class = c("pending", "condition"), list(
   message = sprintf("step %d waits for %s", step, paste(sites, collapse = ", ")), call = NULL)))
@@ -347,17 +358,17 @@ run_study <- function(study, policy, board, say) {
       parts <- lapply(plan$parts,
           function(part) revived(if (is.list(part) && !is.null(part$drawn)) part$points else part))
       if (identical(plan$what, "result")) return(NULL)
-      if (!isTRUE(all(names(parts) %in% FUNCTIONS[[plan$what]]))) fail(
+      if (!isTRUE(plan$what %in% names(FUNCTIONS)) || !all(names(parts) %in% FUNCTIONS[[plan$what]])) fail(
         "the plan of ", study$sites[1], " evaluates ", plan$what, ": a site with R evaluates only ",
         paste(names(FUNCTIONS), collapse = ", "))
-      if ("points" %in% names(plan$parts) && is.null(parts$points))
+      for (name in points_in(plan)) if (is.null(parts[[name]]))
         fail("the plan has no positions: points = true in [run]")
-      count_points(S, policy, nrow(parts$points) %or% 1)
+      count_points(S, policy, length_of(plan))
       x <- answer_of(model, plan$what, parts)
       masked_content(S, study, as.numeric(t(x)), FALSE, list(c(list("<f8"), as.list(dim(x) %or% length(x)))), NULL,
           context)
     }, function(plan) if (identical(plan$what, "result")) "the means and sds of the draws, which all sites have"
-      else sprintf("%s of an agent's potential at %d positions", sub("_of$", "", plan$what), length_of(plan)))
+      else paste0(ANSWERS[[plan$what]], ", at ", n <- length_of(plan), if (n == 1) " position" else " positions"))
     done <- read_entry(entry_at(S$store, S$step - 1L, study$sites[1]), study, policy, S$step - 1L,
         study$sites[1])$written
     if (identical(done$what, "result"))
@@ -365,7 +376,11 @@ run_study <- function(study, policy, board, say) {
   }
 }
 
-length_of <- function(plan) as.integer((plan$parts$points$shape %or% plan$parts$points$points$shape)[[1]] %or% 1)
+points_in <- function(plan) grep("^points( [0-9]+)?$", names(plan$parts), value = TRUE)
+length_of <- function(plan) {
+  counts <- vapply(plan$parts[points_in(plan)], function(one) as.integer((one$shape %or% one$points$shape)[[1]]), 1L)
+  if (length(counts)) sum(counts) else 1L
+}
 
 count_points <- function(S, policy, points) {
   path <- file.path(S$own, "points.txt")

@@ -19,7 +19,15 @@ from accord.federation.document import hash_of
 from accord.federation.engine import prior_limit
 from accord.federation.entry import digest_of
 from accord.posterior.coordinates import Coordinates
-from accord.samplers.by_sums.evaluations import expansion_of, mean_expansion, slope_of, value_of
+from accord.posterior.totals import Together
+from accord.samplers.by_sums.evaluations import (
+    expansion_of,
+    jet_of,
+    mean_expansion,
+    mode_of,
+    slope_of,
+    value_of,
+)
 
 R = Path(__file__).parents[1] / "r"
 RSCRIPT = shutil.which("Rscript")
@@ -102,8 +110,7 @@ meeting <- list(gathered = function(own) rep(list(own), 3), require = function(p
                 total = function(items) lapply(items, function(own) 3 * own$x))
 model <- build_model(study, policy, meeting, print)
 answers <- lapply(setNames(names(FUNCTIONS), names(FUNCTIONS)), function(what)
-  answer_of(model, what, lapply(asked[[if (what == "mean_expansion") "means" else "parts"]][FUNCTIONS[[what]]],
-                                revived)))
+  answer_of(model, what, lapply(asked[[if (is.null(asked[[what]])) "parts" else what]][FUNCTIONS[[what]]], revived)))
 cat(toJSON(c(answers, list(names = model$names)), digits = I(17)))
 """
 
@@ -119,10 +126,14 @@ def table_of(rows=90):
     return "\n".join([*lines, *(",".join(map(str, row)) for row in columns)])
 
 
-@pytest.mark.parametrize("family", FORMULAS)
-def test_values_and_derivatives_equal_those_in_python(family, tmp_path):
+@pytest.mark.parametrize(
+    # of more than 2,048 rows, modes of parts are added
+    ("family", "rows"),
+    [*((family, 90) for family in FORMULAS), ("negative_binomial", 2100)],
+)
+def test_values_and_derivatives_equal_those_in_python(family, rows, tmp_path):
     formula, data = FORMULAS[family], tmp_path / "rows.csv"
-    data.write_text(table_of())
+    data.write_text(table_of(rows))
     positive = 'positive = {died = "yes"}' if family == "bernoulli" else ""
     study = tmp_path / "study.toml"
     study.write_text(
@@ -133,7 +144,7 @@ def test_values_and_derivatives_equal_those_in_python(family, tmp_path):
     files = []
     for name in ("a", "b", "west"):
         files.append(tmp_path / f"{name}.csv")
-        files[-1].write_text(table_of())
+        files[-1].write_text(table_of(rows))
     post = accord.models.glm(accord.data.study(files, formula=formula, **options), formula, family)
     rng, dim = np.random.default_rng(0), post.dim
     place = Coordinates(post.init, 0.1 * np.eye(dim) + 0.02 * rng.standard_normal((dim, dim)))
@@ -141,14 +152,17 @@ def test_values_and_derivatives_equal_those_in_python(family, tmp_path):
     # far from the prior, where sites evaluate nothing
     points[4] = 1e5
     shown = {"points": points, "origin": place.origin, "factor": place.factor}
-    shown |= {"first": points[0], "offsets": points[:3] - points[0]}
+    shown |= {"first": points[0], "offsets": points[:3] - points[0], "init": post.init}
+    shown |= {"two": points[:2], "three": points[2:]}
     arrays = {name: {"shape": list(x.shape), "type": "<f8", "values": x.ravel().tolist()} for name, x in shown.items()}
-    coordinates = {"origin": arrays["origin"], "factor": arrays["factor"]}
+    coordinates, both = {"origin": arrays["origin"], "factor": arrays["factor"]}, Together((slope_of, value_of))
     asked = {
         "study": str(study),
         "data": str(data),
         "parts": {"points": arrays["points"], "argument 0": 1e12, "coordinates": coordinates},
-        "means": {"argument 0": arrays["first"], "argument 1": arrays["offsets"], "coordinates": coordinates},
+        "mean_expansion": {"argument 0": arrays["first"], "argument 1": arrays["offsets"], "coordinates": coordinates},
+        "mode_of": {"argument 0": arrays["init"]},
+        both.__name__: {"points 1": arrays["two"], "points 2": arrays["three"], "coordinates": coordinates},
     }
     (tmp_path / "program.R").write_text(PROGRAM)
     words = [str(RSCRIPT), str(tmp_path / "program.R"), str(R / "accord-site.R"), json.dumps(asked)]
@@ -163,7 +177,11 @@ def test_values_and_derivatives_equal_those_in_python(family, tmp_path):
             "slope_of": here.each(slope_of, points=points, coordinates=place),
             "expansion_of": here.each(expansion_of, 1e12, points=points, coordinates=place),
             "mean_expansion": here.each(mean_expansion, points[0], points[:3] - points[0], coordinates=place),
+            "mode_of": here.each(mode_of, post.init),
+            "jet_of": here.each(jet_of, points=points, coordinates=place),
+            both.__name__: here.each(both, points=(points[:2], points[2:]), coordinates=place),
         }
+    assert found.keys() == expected.keys()
     for what, numbers in expected.items():
         np.testing.assert_allclose(np.array(found[what]), np.asarray(numbers)[0], rtol=1e-9, atol=1e-9, err_msg=what)
 
@@ -173,7 +191,7 @@ def test_the_program_answers_studies_of_this_version():
 
 
 def test_lines_and_length():
-    for name in ("accord-site.R", "accord-model.R", "accord.R"):
+    for name in ("accord-site.R", "accord-model.R", "accord-density.R", "accord.R"):
         lines = (R / name).read_text().splitlines()
         assert len(lines) <= 500 and max(map(len, lines)) <= 120, name
 
@@ -191,8 +209,10 @@ def test_draws_with_a_site_in_r_equal_the_draws_of_one_process(mixed):
     assert "the study is finished" in output and "ward[b]" in output
     # plans have the drawn points
     plans = [json.loads(path.read_text().splitlines()[0]) for path in federation.board.folder.rglob("north.json")]
-    drawn = [plan["written"]["parts"]["points"] for plan in plans if "drawn" in json.dumps(plan["written"])]
+    parts = [part for plan in plans for part in plan["written"].get("parts", {}).values()]
+    drawn = [part for part in parts if isinstance(part, dict) and "drawn" in part]
     assert drawn and all("points" in one for one in drawn)
+    assert {"mode_of", "jet_of", "slope_of and value_of"} <= {plan["written"].get("what") for plan in plans}
 
 
 COUNTS = """
