@@ -9,7 +9,7 @@ PRINT_VERSION := import sys; print("{}.{}".format(*sys.version_info))
 CONSTRAINTS = $(wildcard constraints/python$(shell $(BIN)/python -c '$(PRINT_VERSION)').txt)
 
 .PHONY: demo docs wheel test test-all nightly test-portability lint bench gate accuracy picture reproduce constraints clean
-.PHONY: flower kills lossy misses
+.PHONY: flower kills lossy misses r
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
 demo: $(VENV)/.installed-demo
@@ -80,6 +80,14 @@ kills: $(VENV)/.installed-test
 lossy: $(VENV)/.installed-test .venv-flower/.installed
 	@set -e; for study in silo cut rejoin; do echo "$$study"; $(BIN)/python tests/two_networks.py $$study; done
 	.venv-flower/bin/python tests/two_networks.py flower
+
+# Install R for the tests of sites with R, which are skipped without it. It needs apt-get and root.
+r:
+	@if command -v Rscript >/dev/null && Rscript -e 'library(jsonlite); library(openssl)' >/dev/null 2>&1; then \
+	  echo "R is installed"; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends r-base-core r-cran-jsonlite r-cran-openssl; \
+	else echo "no apt-get or no root: the tests of sites with R are skipped"; fi
 
 .venv-flower/.installed: pyproject.toml
 	$(MAKE) VENV=.venv-flower .venv-flower/.made

@@ -42,6 +42,7 @@ _RUN = {
     "coarse": "bool",
     "fallback": "bool",
     "report": "bool",
+    "points": "bool",
 }
 
 
@@ -164,6 +165,11 @@ class StudyDocument:
     def coarse(self) -> bool:
         """Whether sites add noise to their numbers and round them, by default True."""
         return bool(self.run.get("coarse", True))
+
+    @property
+    def points(self) -> bool:
+        """Whether plans have the drawn points themselves, for sites with R, by default False."""
+        return bool(self.run.get("points", False))
 
     @property
     def report(self) -> bool:

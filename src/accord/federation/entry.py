@@ -67,8 +67,12 @@ class Entry:
     content: Any
 
     def signed(self, identity: Path) -> bytes:
-        """The entry as two lines, JSON and its signature by the private key in a file."""
-        line = json.dumps(asdict(self), allow_nan=False).encode()
+        """The entry as two lines, JSON and its signature by the private key in a file.
+
+        Keys are sorted, so that the text of `written` is the text of its digest, also for readers that write floats in
+        another way.
+        """
+        line = json.dumps(asdict(self), sort_keys=True, allow_nan=False).encode()
         signed = json.dumps({"signature": text_of(signature(identity, _PURPOSE + line))}).encode()
         return line + b"\n" + signed + b"\n"
 

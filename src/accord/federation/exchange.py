@@ -122,14 +122,16 @@ class Plan:
     what: str
     parts: Mapping[str, Any]
 
-    def written(self) -> dict[str, Any]:
-        """The plan as JSON values."""
+    def written(self, *, with_points: bool = False) -> dict[str, Any]:
+        """The plan as JSON values, `with_points` also with the points of `Drawn`, for sites that cannot draw them."""
         found: dict[str, Any] = {}
         for name, part in self.parts.items():
             if isinstance(part, Drawn):
                 mixture, count, seed, batch = part.recipe
                 # all sites draw the same points from this recipe
                 found[name] = {"mixture": mixture._asdict(), "drawn": [count, seed, batch]}
+                if with_points:
+                    found[name]["points"] = part.points
             elif isinstance(part, Coordinates):
                 found[name] = {"origin": np.asarray(part.origin), "factor": np.asarray(part.factor)}
             else:
@@ -164,14 +166,21 @@ def _adopted(name: str, own: Any, written: Any) -> Any:
             raise ValueError(f"{name} has the count, seed and batch {written['drawn']}, not {recipe}")
         proposal = Mixture(*(np.asarray(written["mixture"][field], np.float64) for field in Mixture._fields))
         _require_same_mixture(name, mixture, proposal)
-        return Drawn(proposal, *recipe)
+        drawn = Drawn(proposal, *recipe)
+        if "points" in written:
+            _require_close(f"the points of {name}", drawn.points, np.asarray(written["points"], np.float64))
+        return drawn
     if isinstance(own, Coordinates):
         place = Coordinates(np.asarray(written["origin"], float), np.asarray(written["factor"], float))
         if place.factor.shape != own.factor.shape or place.origin.shape != own.origin.shape:
             raise ValueError(f"{name} has another shape")
         _require_near(name, own.origin, own.factor, place.origin, place.factor)
         return place
-    own, found = np.asarray(own), np.asarray(written)
+    return _require_close(name, np.asarray(own), np.asarray(written))
+
+
+def _require_close(name: str, own: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """The written array, if it agrees with a site's own array; else `ValueError`."""
     if found.shape != own.shape or not np.allclose(found, own, rtol=_APART, atol=_APART, equal_nan=True):
         raise ValueError(f"{name} has other numbers or another shape")
     return found
@@ -223,6 +232,8 @@ class Exchange:
         File with this site's private key.
     made
         Called with each new entry before it is stored.
+    with_points
+        Whether plans have the points themselves, see `Plan.written`.
     """
 
     def __init__(
@@ -234,9 +245,11 @@ class Exchange:
         public: Mapping[str, str],
         identity: Path | None = None,
         made: Callable[[Entry, bytes], None] = lambda entry, text: None,
+        *,
+        with_points: bool = False,
     ) -> None:
         self.study, self.sites, self.site, self.store = study, tuple(sites), site, store
-        self.public, self.identity, self.made = public, identity, made
+        self.public, self.identity, self.made, self.with_points = public, identity, made, with_points
         # plan of the last step, with the written numbers
         self.adopted: Plan | None = None
         # number of the next step, and digest of all entries of earlier steps
@@ -274,7 +287,7 @@ class Exchange:
         if entries[first] is None and plan.parts and self.site != first:
             raise Pending(self.step, [first])
         leader = entries[first]
-        written = plan.written() if leader is None else leader.written
+        written = plan.written(with_points=self.with_points) if leader is None else leader.written
         self.adopted = found = plan.adopted(written)
         if leader is not None and leader.plan != digest_of(written):
             raise ForgedError(f"the entry of {first} has a plan with another digest")

@@ -224,7 +224,16 @@ class Site:
         def count_points(points: int) -> None:
             self._count_points(folder, points)
 
-        exchange = Exchange(study.hash, study.sites, policy.site, store, policy.peers, policy.identity, made)
+        exchange = Exchange(
+            study.hash,
+            study.sites,
+            policy.site,
+            store,
+            policy.peers,
+            policy.identity,
+            made,
+            with_points=study.points,
+        )
         exchange.take({(step, site): text for (step, site), text in entries.items() if site != policy.site})
         self._require_own(store, entries)
         masks = SiteMasks(folder) if study.masks else None
@@ -327,7 +336,7 @@ def result(
     store = EntryFolder(Path(folder))
     if public is None:
         public = named_keys(study, store)
-    exchange = Exchange(study.hash, study.sites, None, store, public)
+    exchange = Exchange(study.hash, study.sites, None, store, public, with_points=study.points)
     try:
         run, *_ = follow(study, SumExchange(exchange, None, study.masks), None, Policy.none(), _no_noise)
     except Pending as stop:

@@ -1,8 +1,8 @@
 """Pairwise masks: each agent sends words that look random, and the masks cancel in the sum over all agents.
 
 Secure aggregation after Bonawitz et al. (2017), without recovery from dropouts. Each pair of agents agrees on a key by
-X25519 and HKDF-SHA256. For each sum, the key gives one ChaCha20 keystream. The agent with the lower index adds it to
-its words, the other agent subtracts it.
+X25519 and HKDF-SHA256. For each sum, the key gives one keystream of AES-256 in counter mode, which R has too. The agent
+with the lower index adds it to its words, the other agent subtracts it.
 
 Words are 128-bit fixed-point numbers in two's complement with 64 fractional bits, stored as two uint64 with the low one
 first, shape (2, number). Addition is mod 2^128, so that the order of summation does not matter.
@@ -195,7 +195,7 @@ def pair_keys(private: Any, agent: int, publics: Sequence[bytes], run: bytes) ->
             raise ValueError(f"the public key of agent {other} is invalid: {error}") from error
         first, second = sorted((agent, other))
         pair = first.to_bytes(8, "little") + second.to_bytes(8, "little")
-        info = b"accord masks 1" + pair + digest + hashlib.sha256(run).digest()
+        info = b"accord masks 2" + pair + digest + hashlib.sha256(run).digest()
         keys[other] = hkdf.HKDF(hashes.SHA256(), _KEY_BYTES, salt=None, info=info).derive(secret)
     return keys
 
@@ -237,9 +237,10 @@ def _digest(publics: Sequence[bytes]) -> bytes:
 
 def _keystream(key: bytes, count: int, length: int) -> Words:
     _, ciphers, *_ = _cryptography()
-    # the first 8 bytes are the block counter
-    nonce = bytes(8) + count.to_bytes(8, "little")
-    stream = ciphers.Cipher(ciphers.algorithms.ChaCha20(key, nonce), mode=None).encryptor().update(bytes(16 * length))
+    # the last 8 bytes are the block counter
+    nonce = count.to_bytes(8, "big") + bytes(8)
+    cipher = ciphers.Cipher(ciphers.algorithms.AES(key), ciphers.modes.CTR(nonce))
+    stream = cipher.encryptor().update(bytes(16 * length))
     return np.frombuffer(stream, "<u8").reshape(2, length)
 
 
