@@ -403,7 +403,7 @@ def test_posteriors_of_families_match_nuts_on_the_pooled_rows(name):
         formula = "mdvis ~ lncoins + disea"
     if name == "ordinal":
         frame = frame.assign(PID=frame.PID // 2)
-    study = sites(frame, constant=["n"])
+    study = sites(frame, constant=[name for name in ["n"] if name in frame])
     post = glm(study, formula, family)
     design = np.concatenate([shard["design"] for shard in post.shards]).astype(float)
     X = design[:, 1:] if post.family.has_intercept else design
