@@ -157,9 +157,10 @@ class Importance(BySums):
 
     def draw(self, session: Session, start: Start | None = None) -> Result:
         """Find the mode and shape of the posterior, weight batches of points, and certify and resample them."""
-        job, batches = session.job, self.explored(session)
+        job, batches = session.job, self._near(session)
         names = job.post.unconstrained_names
         try:
+            batches.explore(self.search)
             batches.fit()
             batches.weigh(job.target)
             batches.mend(names)
@@ -204,17 +205,15 @@ class Importance(BySums):
         return SumsForecast(self, Cost.of(spent, seconds), basis, doubt)
 
     def _begun(self, session: Session) -> Batches:
-        batches = self.explored(session)
+        batches = self._near(session)
+        batches.explore(self.search)
         batches.fit()
         return batches
 
-    def explored(self, session: Session) -> Batches:
-        """The state before the first batch: the mode, other modes and slow half-lines."""
+    def _near(self, session: Session) -> Batches:
+        """The state before the first batch, in coordinates of the mode."""
         session.stage("finding the mode")
-        batches = Batches(session, begin_near(session), self)
-        session.stage("searching tails and modes")
-        batches.explore(self.search)
-        return batches
+        return Batches(session, begin_near(session), self)
 
 
 class Batches:
@@ -285,6 +284,7 @@ class Batches:
         then nearly all points that the run needs, if the first ones confirm the proposal.
         """
         session, place = self.session, self.place
+        session.stage("searching tails and modes")
         if self._is_fitted:
             self.lines = probe(session, place, scattered, self._first_points, self._further_points)
         else:
@@ -317,6 +317,9 @@ class Batches:
         main, expected = adapted(found, self.main, self.proposals)
         if expected > 0.0:
             self.main, self.efficiency = main, expected
+        # an interrupt keeps these points
+        self.lines, self.search = lines, Search([], np.zeros((0, self.dim)), [lines], whole=False)
+        self.session.stage(f"proposals, first points: {found.effective:.0f} effective draws")
         if expected < STEADY or not lines.are_usual or self.max_batches < _AT_ONCE:
             return slopes(self.session, self.place, landed) if len(landed) else (np.zeros(0), np.zeros((0, self.dim)))
         proposal = self.proposals.around(self.main)

@@ -595,7 +595,7 @@ def _searched(
         own = np.flatnonzero(~done & ~stuck)
         if not own.size:
             break
-        # several lengths of each step in one sum, of which the one with the lowest F is taken
+        # several lengths of each step in one sum: the search moves to the lowest F
         trials = (at[own] + _LENGTHS[:, None, None] * steps[own]).reshape(-1, at.shape[1])
         there = expansions(session, place, trials)
         value = np.where(np.isfinite(there.hessian).all(axis=(1, 2)), there.value, np.inf)
