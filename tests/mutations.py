@@ -681,6 +681,20 @@ FAULTS = [
         "test_masks.py",
     ),
     Fault(
+        "third derivatives of a first approximation",
+        "samplers/by_sums/cubic.py",
+        'np.einsum("pi,pi->p", of_t, z) / 6.0',
+        'np.einsum("pi,pi->p", of_t, z) / 3.0',
+        "test_few_sums.py",
+    ),
+    Fault(
+        "weights of Stein's identities",
+        "samplers/by_sums/certificate.py",
+        "shift = weight @ feature",
+        "shift = 0.0 * (weight @ feature)",
+        "test_few_sums.py",
+    ),
+    Fault(
         "masks of every sum",
         "posterior/masks.py",
         'count.to_bytes(8, "big") + bytes(8)\n',
