@@ -10,7 +10,7 @@ from accord.posterior.coordinates import Coordinates
 from accord.samplers import Importance
 from accord.samplers.by_sums import cubic
 from accord.samplers.by_sums.certificate import _stein
-from accord.samplers.by_sums.cubic import Closure, begin
+from accord.samplers.by_sums.cubic import Closure, beginning
 from accord.samplers.by_sums.evaluations import UndeterminedError, ask, combined, jet, slopes, values
 from accord.samplers.by_sums.proposal import student
 from accord.samplers.by_sums.weighing import Batch, Weighing
@@ -134,12 +134,12 @@ def test_a_mode_far_from_the_combined_position_is_found_by_newtons_method(monkey
     post, asked = poisson(), []
     usual = cubic.laplace
     monkeypatch.setattr(cubic, "laplace", lambda session, start=None: asked.append(start) or usual(session, start))
-    assert begin(session(post)).main is not None and not asked
+    assert beginning(session(post)).main is not None and not asked
     monkeypatch.setattr(Closure, "minimum", lambda self: (np.full(3, 9.0), np.eye(3)))
-    begun = begin(session(post))
+    begun = beginning(session(post))
     assert begun.main is None and asked[0] is not None
     monkeypatch.setattr(Closure, "minimum", lambda self: None)
-    assert begin(session(post)).main is None
+    assert beginning(session(post)).main is None
 
 
 def test_steins_identities_refuse_a_proposal_without_the_tail():

@@ -30,7 +30,7 @@ from ..samplers.by_sums.importance import Importance
 from ..sampling.sample import sample
 from .document import StudyDocument
 from .engine import SumExchange
-from .entry import Entry
+from .entry import HIDDEN, Entry
 from .exchange import EntryFolder, Exchange, Pending, Plan
 from .keys import SiteMasks, secret_noise
 from .policy import RefusedError, SitePolicy
@@ -418,7 +418,7 @@ class _Table:
             first = self.board.read(number, self.study.sites[0])
             planned = first is not None and bool(Entry.read(first, self.public, site).written.get("parts"))
             content = entry.content if isinstance(entry.content, dict) else {}
-            numbers, hidden = _leaves(entry.content), self.study.masks and not content.keys().isdisjoint(_HIDDEN)
+            numbers, hidden = _leaves(entry.content), self.study.masks and not content.keys().isdisjoint(HIDDEN)
             if "like" in content:
                 numbers = sum(int(np.prod(shape, dtype=int)) for _, *shape in content["like"])
                 numbers //= _COPIES if content["about"] else 1
@@ -443,9 +443,6 @@ class _Table:
             # not certified, or no mode
             pass
         return Reference(flat.mean(axis=0), flat.std(axis=0), value, error)
-
-
-_HIDDEN = frozenset({"masked", "own", "coarse"})
 
 
 def _leaves(value: Any) -> int:

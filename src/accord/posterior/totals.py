@@ -93,9 +93,10 @@ def parts_of(rows: int) -> int:
 
 @dataclass(frozen=True)
 class Together:
-    """Several functions in one message, each at points of its own: `Totals` get a tuple of arrays as `points`.
+    """Several functions in one message, each at points of its own.
 
-    The sum is one array of all numbers of all points, in order.
+    `Totals` called with this function get a tuple as `points`, an array for each function. The sum is one flat array:
+    the numbers of the first function at all its points, then the numbers of the next function.
 
     Parameters
     ----------

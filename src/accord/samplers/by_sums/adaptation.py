@@ -12,7 +12,7 @@ The right sides have no noise if F is quadratic with Hessian A. A is estimated b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from scipy.special import logsumexp
@@ -27,6 +27,8 @@ _KEPT = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 _FREEDOM = (5.0, 10.0, 30.0)
 # Effective points per dimension below which weights are tempered for the fit (Koblents & Miguez 2015).
 _LEAST = 4.0
+# Least degrees of freedom of the first main component.
+_LEAST_FREEDOM = 5
 # Least curvature and variance of a fit, in whitened coordinates.
 _LEAST_CURVATURE, _LEAST_VARIANCE = 0.02, 0.01
 # First share of the wide component around the main one.
@@ -61,6 +63,11 @@ class Main(NamedTuple):
     mean: np.ndarray
     scale: np.ndarray
     freedom: float
+
+    @classmethod
+    def first(cls, dim: int) -> Self:
+        """The component before any fit: standard, with tails that no fit has confirmed to be light."""
+        return cls(np.zeros(dim), np.eye(dim), float(max(_LEAST_FREEDOM, dim)))
 
     def mixture(self) -> Mixture:
         """The component as a mixture of one."""

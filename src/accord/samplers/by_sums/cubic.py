@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from ...base.compiler import compiled
 from ...base.memory import memory_bytes
 from ...posterior.coordinates import Coordinates
 from ...posterior.potential import Potential
@@ -25,8 +26,6 @@ from .weighing import Batch, Weighing
 
 # Most parameters. Third derivatives have dim (dim + 1) (dim + 2) / 6 numbers.
 _MOST_DIM = 100
-# Least degrees of freedom of the first main component.
-_LEAST_FREEDOM = 5
 # Batches of the fit to a closure, points of the first one per dimension, and the fewest. Each batch has twice as many.
 _BATCHES, _POINTS, _FEWEST = 4, 32, 1024
 # Number of the first of these batches. Batches of the run have lower ones.
@@ -141,12 +140,12 @@ def _minus_prior(potential: Potential, place: Coordinates, z: Float[Array, " dim
     return -potential.within(place).log_prior_at(z)
 
 
-@jax.jit
+@compiled
 def _prior_slopes(potential: Potential, place: Coordinates, z: Array) -> tuple[Array, Array]:
     return jax.vmap(jax.value_and_grad(lambda one: _minus_prior(potential, place, one)))(z)
 
 
-@jax.jit
+@compiled
 def _prior_jet(potential: Potential, place: Coordinates, z: Array) -> tuple[Array, Array, Array, Array]:
     def prior(one: Array) -> Array:
         return _minus_prior(potential, place, one)
@@ -171,7 +170,7 @@ class Beginning(NamedTuple):
     proposals: Proposals | None = None
 
 
-def begin(session: Session) -> Beginning:
+def beginning(session: Session) -> Beginning:
     """The place of the posterior's mass: two sums if the agents' modes lead near it, else Newton's method.
 
     Raises
@@ -181,29 +180,28 @@ def begin(session: Session) -> Beginning:
     ArithmeticError
         There is no mode.
     """
-    post = session.job.post
-    if session.noise is not None or post.dim > _MOST_DIM or 8 * post.num_agents * post.dim**3 > memory_bytes() / 8:
-        return Beginning(laplace(session))
-    try:
-        at_init, position, hessian = combined(session)
-        place = Coordinates.whitening(position, hessian)
-        found = jet(session, place)
-        if not found.value < min(NOWHERE, at_init):
-            return Beginning(laplace(session))
-        closure = Closure(post.potential, place, found)
-        least = closure.minimum()
-        if least is None or np.linalg.norm(least[0]) > 1.0 + post.dim**0.5:
-            return Beginning(laplace(session, position))
-        inner = Coordinates.whitening(*least)
-        return Beginning(place.after(inner), *_fitted(closure, inner, session.job.seed))
-    except (UndeterminedError, np.linalg.LinAlgError):
-        return Beginning(laplace(session))
+    post, start = session.job.post, None
+    large = post.dim > _MOST_DIM or 8 * post.num_agents * post.dim**3 > memory_bytes() / 8
+    if session.noise is None and not large:
+        try:
+            at_init, position, hessian = combined(session)
+            place = Coordinates.whitening(position, hessian)
+            found = jet(session, place)
+            if found.value < min(NOWHERE, at_init):
+                start, closure = position, Closure(post.potential, place, found)
+                least = closure.minimum()
+                if least is not None and np.linalg.norm(least[0]) <= 1.0 + post.dim**0.5:
+                    inner = Coordinates.whitening(*least)
+                    return Beginning(place.after(inner), *_fitted(closure, inner, session.job.seed))
+        except (UndeterminedError, np.linalg.LinAlgError):
+            start = None
+    return Beginning(laplace(session, start))
 
 
 def _fitted(closure: Closure, inner: Coordinates, seed: int) -> tuple[Main, Proposals]:
     """The main component and the proposals fitted to a closure in the coordinates `inner`. No sum is needed."""
     dim = inner.origin.size
-    main, proposals = Main(np.zeros(dim), np.eye(dim), float(max(_LEAST_FREEDOM, dim))), Proposals([], None)
+    main, proposals = Main.first(dim), Proposals([], None)
     at_origin = float(closure.slopes(inner.origin[None])[0][0])
     found: Weighing | None = None
     before = 0.0

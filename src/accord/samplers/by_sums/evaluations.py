@@ -111,7 +111,7 @@ class Jet(NamedTuple):
 def jet(session: Session, place: Coordinates) -> Jet:
     """F's derivatives up to the third at the origin of coordinates; one sum of (dim + 1)(dim + 2)(dim + 3) / 6 numbers.
 
-    Without third derivatives at that position, they are zero.
+    The value is at least `NOWHERE` if an agent has a number that is not finite.
     """
     dim = place.origin.size
     (found,) = session.totals(
@@ -251,7 +251,6 @@ def expansion_of(
 
 
 @of_rows
-@coarse("jet")
 def jet_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
     """Derivatives of an agent's potential up to the third: each pair and each triple of parameters once."""
     dim = x.size

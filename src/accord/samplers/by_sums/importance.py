@@ -31,8 +31,7 @@ from .certificate import (
     hidden_share,
     tails,
 )
-from .cubic import Beginning
-from .cubic import begin as begin_near
+from .cubic import Beginning, beginning
 from .evaluations import ask, slopes, values
 from .lockstep import begin, transition
 from .method import BySums, Result, SumsForecast, fastest
@@ -41,8 +40,6 @@ from .proposal import Drawn, Mixture
 from .start import Start
 from .weighing import Batch, Weighing
 
-# Least degrees of freedom of the first main component.
-_LEAST_FREEDOM = 5
 # Points of a fitting batch per dimension, and the fewest.
 _PILOT, _FEWEST = 16, 256
 # Points of a fitting batch per dimension with coarse answers, whose gradients take most of the bytes.
@@ -213,7 +210,7 @@ class Importance(BySums):
     def _near(self, session: Session) -> Batches:
         """The state before the first batch, in coordinates of the mode."""
         session.stage("finding the mode")
-        return Batches(session, begin_near(session), self)
+        return Batches(session, beginning(session), self)
 
 
 class Batches:
@@ -242,7 +239,7 @@ class Batches:
         dim = begun.place.origin.size
         self.dim, self.max_batches = dim, method.max_batches
         self.size = method.batch or max(_FEWEST, (_PILOT if session.noise is None else _PILOT_COARSELY) * dim)
-        self.main = begun.main or Main(np.zeros(dim), np.eye(dim), float(max(_LEAST_FREEDOM, dim)))
+        self.main = begun.main or Main.first(dim)
         self.proposals = begun.proposals or Proposals([], None)
         # whether the proposal is fitted before the first batch
         self._is_fitted = begun.main is not None
@@ -302,7 +299,7 @@ class Batches:
     def _first_points(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """F and its gradient at points, and at the first points of the proposal in the same sum."""
         # heavy tails, as no point of F has confirmed the fit
-        careful = self.main._replace(freedom=float(max(_LEAST_FREEDOM, self.dim)))
+        careful = self.main._replace(freedom=Main.first(self.dim).freedom)
         drawn = Drawn(self.proposals.around(careful), self.size, self.seed, 0)
         value, gradient = slopes(self.session, self.place, np.concatenate([points, drawn.points]))
         count = len(points)
@@ -321,7 +318,7 @@ class Batches:
         self.lines, self.search = lines, Search([], np.zeros((0, self.dim)), [lines], whole=False)
         self.session.stage(f"proposals, first points: {found.effective:.0f} effective draws")
         if expected < STEADY or not lines.are_usual or self.max_batches < _AT_ONCE:
-            return slopes(self.session, self.place, landed) if len(landed) else (np.zeros(0), np.zeros((0, self.dim)))
+            return ask(self.session, self.place, landed, landed[:0]).slopes
         proposal = self.proposals.around(self.main)
         count = max(ceil(_MARGIN * self.session.job.target / expected) - len(found.rise), self.size)
         sloped = Drawn(proposal, CHECKED, self.seed, 1)
