@@ -23,6 +23,8 @@ from accord.posterior.coarse import CoarseTotals
 # Variance of the prior of the coefficients.
 PRIOR = 4.0
 SITES = 3
+# Newton steps to the mode of a site's rows.
+MODE_STEPS = 25
 # Random starts of the attacker.
 STARTS = 2
 
@@ -63,28 +65,35 @@ def run_of(rows: int, dim: int, seed: int, exact: bool) -> tuple[np.ndarray, np.
     answers: list[Answer] = []
     usual = CoarseTotals._summed
 
-    def recorded(self: Any, coder: Any, question: Any, needs_origin: bool) -> Any:
-        parts, _ = question.answered(self.here)
+    def recorded(self: Any, coder: Any, question: Any) -> Any:
+        parts = question.answered(self.here)
         found, _ = coder.rounded(coder.noisy(parts[0], numbers))
         half = np.left_shift(1, 8 * coder.width - 1)
-        sent = np.where(found >= half, found - 2 * half, found) * coder.grid - coder.added
+        levels = np.where(found >= half, found - 2 * half, found)
+        sent = levels * coder.grid - coder.added
         sd = np.sqrt(coder.noise**2 + coder.grid**2 / 12.0)
-        clipped = np.abs(sent / coder.grid) >= coder.most - 1
+        clipped = np.abs(levels) >= coder.most
         if exact:
             sent, sd = parts[0], 1e-14 * (1.0 + np.abs(parts[0]))
         place = question.options["coordinates"]
-        shape = (-1, coder.per_point)
-        answers.append(
-            Answer(
-                question.function.__name__,
-                place.origin,
-                place.factor if place.factor.ndim == 2 else np.diag(place.factor),
-                np.asarray(question.points),
-                sent.reshape(shape),
-                np.where(clipped, 1e9, sd).reshape(shape),
+        sd, begin = np.where(clipped, 1e9, sd), 0
+        for function, some in zip(question.functions, question.points, strict=True):
+            points = np.asarray(some)
+            # numbers of the first point
+            width = int((coder.first[begin:] == begin).sum())
+            own = slice(begin, begin + len(points) * width)
+            answers.append(
+                Answer(
+                    function.__name__,
+                    place.origin,
+                    place.factor if place.factor.ndim == 2 else np.diag(place.factor),
+                    points,
+                    sent[own].reshape(len(points), width),
+                    sd[own].reshape(len(points), width),
+                )
             )
-        )
-        return usual(self, coder, question, needs_origin)
+            begin = own.stop
+        return usual(self, coder, question)
 
     CoarseTotals._summed = recorded
     try:
@@ -104,12 +113,15 @@ def run_of(rows: int, dim: int, seed: int, exact: bool) -> tuple[np.ndarray, np.
 
 def predicted(X: jax.Array, y: np.ndarray, answers: list[Answer]) -> jax.Array:
     """All numbers that the site sends, given its rows, divided by the sds of their noise."""
-    upper = np.triu_indices(X.shape[1])
+    dim = X.shape[1]
+    upper = np.triu_indices(dim)
+    triples = np.array([(i, j, k) for i in range(dim) for j in range(i, dim) for k in range(j, dim)]).T
     found = []
 
     def potential(theta: jax.Array) -> jax.Array:
         logit = X @ theta
-        return jnp.sum(jax.nn.softplus(logit) - y * logit) + theta @ theta / (2.0 * PRIOR * SITES)
+        prior = theta @ theta / PRIOR + dim * np.log(2.0 * np.pi * PRIOR)
+        return jnp.sum(jax.nn.softplus(logit) - y * logit) + prior / (2.0 * SITES)
 
     for one in answers:
 
@@ -117,13 +129,24 @@ def predicted(X: jax.Array, y: np.ndarray, answers: list[Answer]) -> jax.Array:
             return potential(one.origin + one.factor @ z)
 
         values = jax.vmap(at)(one.points)[:, None]
-        if "expansion" not in one.kind:
-            values = values - at(jnp.zeros(X.shape[1]))
-        parts = [values]
+        parts, gradients, hessians = [values], jax.grad(at), jax.hessian(at)
+        if one.kind in ("value_of", "slope_of"):
+            parts = [values - at(jnp.zeros(X.shape[1]))]
+        if one.kind == "mode_of":
+            # at the mode, found without derivatives: they follow from the gradient there, which is 0
+            z = jnp.zeros(X.shape[1])
+            for _ in range(MODE_STEPS):
+                z = jax.lax.stop_gradient(z - jnp.linalg.solve(hessians(z), gradients(z)))
+            z = z - jnp.linalg.solve(jax.lax.stop_gradient(hessians(z)), gradients(z))
+            hessian = hessians(z)
+            found.append((jnp.concatenate([values[0], hessian @ z, hessian[upper]]) / one.sd[0]).ravel())
+            continue
         if one.numbers.shape[1] > 1:
-            parts.append(jax.vmap(jax.grad(at))(one.points))
-        if "expansion" in one.kind:
-            parts.append(jax.vmap(jax.hessian(at))(one.points)[:, upper[0], upper[1]])
+            parts.append(jax.vmap(gradients)(one.points))
+        if one.kind in ("expansion_of", "jet_of"):
+            parts.append(jax.vmap(hessians)(one.points)[:, upper[0], upper[1]])
+        if one.kind == "jet_of":
+            parts.append(jax.vmap(jax.jacfwd(hessians))(one.points)[:, *triples])
         found.append((jnp.concatenate(parts, axis=1) / one.sd).ravel())
     return jnp.concatenate(found)
 

@@ -156,15 +156,15 @@ mode_at <- function(model, x) {
 bounded <- function(x, most, parts = 1) if (is.infinite(most)) x else if (all(is.finite(x)))
   pmin(pmax(x, -most), most) else c(most * parts, rep(0, length(x) - 1))
 
-# What the plan asks for, as a matrix with one row per point (a vector for values, means, modes and several functions).
+# What the plan asks for, as a matrix with one row per point (a vector for values, means and several functions).
 answer_of <- function(model, what, parts) {
   several <- strsplit(what, " and ", fixed = TRUE)[[1]]
   if (length(several) > 1) return(unlist(lapply(seq_along(several), function(number) t(answer_of(model, several[number],
     list(points = parts[[paste("points", number)]], coordinates = parts$coordinates))))))
   dim <- length(model$names)
   if (what == "mode_of") {
-    if (length(parts[["argument 0"]]) != dim) fail("the plan has a position of another dimension")
-    return(modes_of(model, as.numeric(parts[["argument 0"]])))
+    if (!identical(dim(parts$points), c(1L, dim))) fail("the plan has a position of another dimension")
+    return(rbind(modes_of(model, as.numeric(parts$points))))
   }
   points <- parts$points
   place <- parts$coordinates %or% list(origin = rep(0, dim), factor = diag(dim))

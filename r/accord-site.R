@@ -26,7 +26,7 @@ BOTH <- "slope_of and value_of"
 FUNCTIONS <- list(value_of = c("points", "coordinates"), slope_of = c("points", "coordinates"),
                   expansion_of = c("argument 0", "points", "coordinates"),
                   mean_expansion = c("argument 0", "argument 1", "coordinates"),
-                  mode_of = "argument 0", jet_of = c("points", "coordinates"))
+                  mode_of = "points", jet_of = c("points", "coordinates"))
 FUNCTIONS[[BOTH]] <- c("points 1", "points 2", "coordinates")
 ANSWERS <- c(value_of = "values of the potential", slope_of = "values and gradients of the potential",
              expansion_of = "values, gradients and Hessians of the potential",

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 import accord
+from accord.engines import Local
 from accord.posterior.coordinates import Coordinates
 from accord.samplers import Importance
 from accord.samplers.by_sums import cubic
-from accord.samplers.by_sums.certificate import _stein
+from accord.samplers.by_sums.certificate import _error, _stein
 from accord.samplers.by_sums.cubic import Closure, beginning
-from accord.samplers.by_sums.evaluations import UndeterminedError, ask, combined, jet, slopes, values
+from accord.samplers.by_sums.evaluations import Jet, UndeterminedError, ask, combined, jet, slopes, values
 from accord.samplers.by_sums.proposal import student
 from accord.samplers.by_sums.weighing import Batch, Weighing
 from accord.samplers.session import Job, Session
@@ -38,8 +39,8 @@ def gaussian():
     return accord.models.gaussian(rng.standard_normal((4, 3)), factors @ np.swapaxes(factors, 1, 2) + np.eye(3))
 
 
-def session(post, network=RING):
-    return Session(Job(post, network))
+def session(post, network=RING, coarse=False):
+    return Session(Job(post, network, coarse=coarse))
 
 
 def test_a_jet_has_the_derivatives_up_to_the_third():
@@ -88,6 +89,65 @@ def test_a_closure_of_one_poisson_rate_is_exact():
     (least,), hessian = closure.minimum()
     near = slopes(session(post), place, np.array([[least]]))[1]
     assert abs(near[0, 0]) < 1e-3 * hessian[0, 0]
+
+
+def test_a_closure_beyond_the_largest_number_is_no_minimum_and_no_warning():
+    # a ray without curvature, along which third derivatives are not 0
+    third = np.zeros((2, 2, 2))
+    third[1, 1, 1] = 1e200
+    closure = Closure.__new__(Closure)
+    closure.jet, closure.has_prior = Jet(0.0, np.ones(2), np.diag([1.0, 0.0]), third), False
+    closure.place = Coordinates(np.zeros(2), np.eye(2))
+    value, gradient = closure.slopes(np.array([[0.0, 1e-3], [1e200, 1.0]]))
+    assert not np.isfinite(gradient).all()
+    assert closure.minimum() is None
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_coarse_answers_begin_with_noisy_derivatives(masks):
+    post = poisson(rows=200)
+    run = accord.sample(post, RING, Importance(), draws=500, seed=1, engine=Local(coarse=True, masks=masks))
+    exact = accord.sample(post, RING, Importance(), draws=5000, seed=1)
+    # init, modes, derivatives, lines with the first points, and all other points. Noise may cost two more
+    assert run.certificate.holds and run.traffic.sums <= 7
+    assert {"means by Stein", "sds by Stein"} <= {check.name for check in run.certificate.checks}
+    error = 5.0 / np.sqrt(run.points.effective)
+    np.testing.assert_array_less(np.abs(run.points.mean - exact.points.mean) / exact.points.sd, error)
+    np.testing.assert_array_less(np.abs(run.points.sd / exact.points.sd - 1.0), error)
+    assert abs(run.log_evidence[0] - exact.log_evidence[0]) < 5.0 * run.log_evidence[1]
+
+
+def test_noise_blurs_derivatives_by_its_public_sds():
+    post, own = poisson(rows=200), session(poisson(rows=200), coarse=True)
+    mode = Coordinates.whitening(*(lambda at: (at[1], at[2]))(combined(session(post))))
+    right, found = jet(session(post), mode), [jet(own, mode) for _ in range(40)]
+    upper = np.triu_indices(3)
+    for name, sd, used in (
+        ("gradient", own.noise.expanded[0], ...),
+        ("hessian", own.noise.expanded[1], upper),
+        ("third", own.noise.expanded[2], (0, slice(1, 2), 2)),
+    ):
+        apart = np.array([getattr(one, name)[used] - getattr(right, name)[used] for one in found]).ravel()
+        # noise and rounding to multiples of it
+        assert np.sqrt(np.square(apart).mean()) == pytest.approx(
+            sd * (1 + 1 / 12) ** 0.5, rel=4.0 / (2 * apart.size) ** 0.5
+        )
+
+
+def test_two_functions_in_one_message_have_the_noise_of_two_sums():
+    post, own = gaussian(), session(gaussian(), coarse=True)
+    place = Coordinates(np.zeros(3), np.eye(3))
+    rng = np.random.default_rng(0)
+    sloped, valued = rng.standard_normal((200, 3)), rng.standard_normal((300, 3))
+    (value, gradient), others = ask(own, place, sloped, valued)
+    assert own.traffic.sums == 1
+    right, slope = slopes(session(post), place, sloped)
+    noise, correction = own.noise.value(np.zeros(1))[0], own.noise.correction(np.zeros(1))[0]
+    for apart in (value - right, others - values(session(post), place, valued)):
+        # the error of the origin is shared by all points
+        assert abs(apart.mean() - correction) < 4.0 * (noise / apart.size**0.5 + own.noise.of_origin)
+        assert apart.std() == pytest.approx(noise, rel=4.0 / (2 * apart.size) ** 0.5)
+    assert (gradient - slope).std() == pytest.approx(own.noise.gradient(np.zeros(1))[0], rel=0.12)
 
 
 def test_two_functions_in_one_message_equal_two_sums():
@@ -140,6 +200,19 @@ def test_a_mode_far_from_the_combined_position_is_found_by_newtons_method(monkey
     assert begun.main is None and asked[0] is not None
     monkeypatch.setattr(Closure, "minimum", lambda self: None)
     assert beginning(session(post)).main is None
+
+
+def test_points_without_large_squares_have_no_small_error():
+    # the mean of squares is 2.8 errors too low, and so is its sample variance
+    rng = np.random.default_rng(0)
+    samples = rng.standard_normal((2000, 200))
+    z = samples[np.argsort(np.square(samples).mean(axis=1))[0]]
+    feature, weight = (1.0 - z[:, None] ** 2) / 2.0, np.full(200, 1 / 200)
+    shift = float(weight @ feature[:, 0])
+    sample_error = feature.std() / 200**0.5
+    assert shift / sample_error > 3.5 > shift / _error(weight, feature, np.array([0.5]))[0] > 2.0
+    # larger variances count
+    assert _error(weight, 3.0 * feature, np.array([0.5]))[0] == pytest.approx(3.0 * sample_error)
 
 
 def test_steins_identities_refuse_a_proposal_without_the_tail():

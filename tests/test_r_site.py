@@ -152,7 +152,7 @@ def test_values_and_derivatives_equal_those_in_python(family, rows, tmp_path):
     # far from the prior, where sites evaluate nothing
     points[4] = 1e5
     shown = {"points": points, "origin": place.origin, "factor": place.factor}
-    shown |= {"first": points[0], "offsets": points[:3] - points[0], "init": post.init}
+    shown |= {"first": points[0], "offsets": points[:3] - points[0], "init": post.init[None]}
     shown |= {"two": points[:2], "three": points[2:]}
     arrays = {name: {"shape": list(x.shape), "type": "<f8", "values": x.ravel().tolist()} for name, x in shown.items()}
     coordinates, both = {"origin": arrays["origin"], "factor": arrays["factor"]}, Together((slope_of, value_of))
@@ -161,7 +161,7 @@ def test_values_and_derivatives_equal_those_in_python(family, rows, tmp_path):
         "data": str(data),
         "parts": {"points": arrays["points"], "argument 0": 1e12, "coordinates": coordinates},
         "mean_expansion": {"argument 0": arrays["first"], "argument 1": arrays["offsets"], "coordinates": coordinates},
-        "mode_of": {"argument 0": arrays["init"]},
+        "mode_of": {"points": arrays["init"]},
         both.__name__: {"points 1": arrays["two"], "points 2": arrays["three"], "coordinates": coordinates},
     }
     (tmp_path / "program.R").write_text(PROGRAM)
@@ -177,7 +177,7 @@ def test_values_and_derivatives_equal_those_in_python(family, rows, tmp_path):
             "slope_of": here.each(slope_of, points=points, coordinates=place),
             "expansion_of": here.each(expansion_of, 1e12, points=points, coordinates=place),
             "mean_expansion": here.each(mean_expansion, points[0], points[:3] - points[0], coordinates=place),
-            "mode_of": here.each(mode_of, post.init),
+            "mode_of": here.each(mode_of, points=post.init[None], at_once=1),
             "jet_of": here.each(jet_of, points=points, coordinates=place),
             both.__name__: here.each(both, points=(points[:2], points[2:]), coordinates=place),
         }

@@ -20,7 +20,7 @@ from ..data.collectives import Noisy, Numbers, SiteCollectives
 from ..models.regression import Regression
 from ..network import Network
 from ..posterior import Posterior
-from ..posterior.coarse import FLAG, CoarseTotals, Coder, Noise, Question
+from ..posterior.coarse import CoarseTotals, Coder, Noise, Question, Sender
 from ..posterior.evaluate import count
 from ..posterior.masks import added, decoded, encoded, require_masks, require_public_key
 from ..posterior.totals import Together, Totals
@@ -342,23 +342,24 @@ class StudyTotals:
         parts, given = _written(arguments)
         at_once, model = options.pop("at_once", None), self.model
         options = {name: part for name, part in options.items() if part is not None}
-        looked = len(options["points"]) if "points" in options else 1
-        several = list[str]()
-        if isinstance(function, Together):
-            points = options.pop("points")
-            looked, several = sum(map(len, points)), [f"points {number + 1}" for number in range(len(points))]
-            parts |= dict(zip(several, points, strict=True))
+        looked, several = 1, isinstance(function, Together)
+        points = dict[str, Any]()
+        if "points" in options:
+            given_points = options.pop("points")
+            points = _points(given_points if several else (given_points,))
+            looked = sum(map(len, points.values()))
 
         def own(plan: Plan) -> tuple[Sequence[np.ndarray], Any]:
             assert model is not None
             more = {name: plan.parts[name] for name in options} | ({} if at_once is None else {"at_once": at_once})
-            if several:
-                more["points"] = tuple(plan.parts[name] for name in several)
+            chosen = tuple(plan.parts[name] for name in points)
+            if chosen:
+                more["points"] = chosen if several else chosen[0]
             with jax.enable_x64(True):
                 found = jax.tree.leaves(model.totals_here().each(function, *given(plan), **more))
             return [np.asarray(leaf)[0] for leaf in found], None
 
-        plan = Plan(_name(function), {**parts, **options})
+        plan = Plan(_name(function), {**parts, **options, **points})
         sums, _ = self.sums.total(plan, looked, own, f"{_described(function)} At {counted(looked, 'position')}.")
         if len(sums) == 1 or model is None:
             return sums[0]
@@ -387,55 +388,42 @@ class CoarseStudyTotals(CoarseTotals):
         super().__init__(_NoRows(), noise, [])
         self.exact, self.noise_of = exact, noise_of
 
-    def _summed(self, coder: Coder, question: Question, needs_origin: bool) -> tuple[np.ndarray, float]:
-        """See `CoarseTotals`. Numbers that do not fit are sent again, wider and with the same noise."""
-        sums, model = self.exact.sums, self.exact.model
-        first, context = self.noise.coder_of_origin(), sums.exchange.before
+    def _sender(self, coder: Coder, question: Question) -> Sender:
+        """See `CoarseTotals`. A site computes its numbers when a step has no entry of it."""
+        sums, model, functions = self.exact.sums, self.exact.model, question.functions
+        context, name = sums.exchange.before, " and ".join(map(_name, functions))
         options = {name: part for name, part in question.options.items() if part is not None and name != "at_once"}
+        at_once = {name: part for name, part in question.options.items() if name == "at_once"}
         parts, given = _written(question.arguments)
-        parts |= {**options, "points": question.points}
-        words = (
-            f"{_described(question.function)} With noise and rounded, at {counted(len(question.points), 'position')}."
-        )
-        self.sent, self.sums, wide, name = 0, 0, coder, _name(question.function)
-        plan: Plan | None = None
-        while True:
-            whole = wide.beside(first) if needs_origin else wide
-            whole = whole.beside(FLAG)
+        points = _points(question.points)
+        looked = sum(map(len, question.points))
+        words = f"{' '.join(map(_described, functions))} With noise and rounded, at {counted(looked, 'position')}."
+        first: Plan | None = None
 
-            def own(adopted: Plan, wide: Coder = wide, plan: Plan | None = plan) -> np.ndarray:
+        def send(wide: Coder, whole: Coder) -> np.ndarray:
+            nonlocal first
+
+            # a wider message is of the same positions as the first one, as it has the same noise
+            def own(adopted: Plan, before: Plan | None = first) -> np.ndarray:
                 assert model is not None
-                # a wider message is of the same positions as the first one, as it has the same noise
-                plan = plan or adopted
-                more = {name: plan.parts[name] for name in options}
-                if "at_once" in question.options:
-                    more["at_once"] = question.options["at_once"]
-                chosen = question._replace(arguments=given(plan), points=plan.parts["points"], options=more)
+                plan = before or adopted
+                chosen = question._replace(
+                    arguments=given(plan),
+                    points=tuple(plan.parts[name] for name in points),
+                    options={name: plan.parts[name] for name in options} | at_once,
+                )
                 with jax.enable_x64(True):
-                    (part,), (base,) = chosen.answered(model.totals_here())
-                generator = self.noise_of(context)
-                numbers, clipped = wide.rounded(coder.noisy(part, generator))
-                more_numbers = [numbers]
-                if needs_origin:
-                    at_origin, lost = first.rounded(first.noisy(np.array([base]), generator))
-                    more_numbers, clipped = [numbers, at_origin], clipped or lost
-                return np.concatenate([*more_numbers, [int(clipped)]])
+                    (part,) = chosen.answered(model.totals_here())
+                return wide.message(coder.noisy(part, self.noise_of(context)))
 
-            if plan is None:
-                total = sums.integers(Plan(name, parts), whole, len(question.points), own, words)
-                plan = sums.exchange.adopted
+            if first is None:
+                total = sums.integers(Plan(name, {**parts, **options, **points}), whole, looked, own, words)
+                first = sums.exchange.adopted
             else:
                 total = sums.integers(Plan(f"{name}, wider, {self.sums}", {}), whole, 0, own, words)
-            self.sent += int(whole.width.sum())
-            self.sums += 1
-            if total[-1] == 0:
-                break
-            if total[-1] > self.noise.num_agents:
-                raise RuntimeError("the masks did not cancel: sites have different keys, or numbers of another step")
-            wide = wide.wider()
-        size = wide.width.size
-        of_origin = float(first.decoded(total[size : size + 1])[0]) if needs_origin else 0.0
-        return wide.decoded(total[:size]), of_origin
+            return total
+
+        return send
 
 
 class _NoRows:
@@ -443,6 +431,11 @@ class _NoRows:
 
     def each(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> NoReturn:
         raise NotImplementedError
+
+
+def _points(points: tuple[Any, ...]) -> dict[str, Any]:
+    """The points of each function of a sum by name, as parts of a plan."""
+    return {"points" if len(points) == 1 else f"points {k + 1}": some for k, some in enumerate(points)}
 
 
 def _written(arguments: tuple[Any, ...]) -> tuple[dict[str, Any], Callable[[Plan], tuple[Any, ...]]]:

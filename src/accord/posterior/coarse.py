@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import reduce
 from math import floor, log10
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -22,6 +23,7 @@ from jaxtyping import Float, Int64
 from ..base.counters import Normals
 from .coordinates import Coordinates
 from .masks import Masks
+from .totals import Together
 
 # Largest sd of the noise in a sum of potentials near the mode: 10% of the effective draws.
 _TOTAL = 0.325
@@ -39,6 +41,8 @@ _GRADIENT, _GRADIENT_FAR = 0.2, 0.1
 _EXPANDED, _EXPANDED_MOST = 0.3, 0.15
 # Noise in a number of a summed Hessian times the dimension, and its largest size.
 _HESSIAN, _HESSIAN_MOST = 0.15, 0.05
+# Noise in a summed third derivative times dim^1.5, and its largest size.
+_THIRD, _THIRD_MOST = 0.3, 0.1
 # Noise in a sum of quadrature errors.
 _QUADRATURE = 1e-3
 # Range of a width relative to the rise of a Gaussian and of an agent whose rows differ from the others.
@@ -56,10 +60,12 @@ _NOWHERE = 1e12
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "coarse_kind"
+# Sums the messages of all agents, given the coder of their numbers, and the coder of these numbers and the flag.
+Sender = Callable[["Coder", "Coder"], np.ndarray]
 
 
 def coarse(kind: str) -> Callable[[F], F]:
-    """Mark a function with the kind of its numbers: "value", "slope", "expansion" or "error"."""
+    """Mark a function with the kind of its numbers: "value", "slope", "expansion", "jet" or "error"."""
 
     def marked(function: F) -> F:
         vars(function)[_MARK] = kind
@@ -85,8 +91,8 @@ class Coder(NamedTuple):
     ----------
     num_agents
         Number of agents of the sum.
-    per_point
-        Numbers of each point, of which the first is the value.
+    first
+        Index of the first number of each number's point, shape (number,).
     noise, grid
         Sd of an agent's noise and rounding grid of each number, shape (number,), > 0.
     width
@@ -100,7 +106,7 @@ class Coder(NamedTuple):
     """
 
     num_agents: int
-    per_point: int
+    first: np.ndarray
     noise: np.ndarray
     grid: np.ndarray
     width: np.ndarray
@@ -124,16 +130,21 @@ class Coder(NamedTuple):
         levels, most = np.rint(noisy / self.grid), self.most
         low, high = levels < -most, levels > most
         # a position without mass is clipped on purpose, also near the mode
-        is_relative = self.added[:: self.per_point] > 0.0
-        massless = np.repeat(is_relative & (noisy[:: self.per_point] > _MASSLESS), self.per_point)
+        massless = ((self.added > 0.0) & (noisy > _MASSLESS))[self.first]
         matters = self.near & ~massless
         high &= matters & (noisy < _NOWHERE / 10.0)
         clipped = bool((low & (self.value | matters)).any() or high.any())
-        levels = np.clip(levels, -most, most).reshape(-1, self.per_point)
+        levels = np.clip(levels, -most, most)
         # values without their gradients would look like another mode
-        lost = ((low | (noisy / self.grid > most)) & ~self.value).reshape(levels.shape).any(axis=1)
-        levels[:, 0] = np.where(lost & self.value[:: self.per_point], most[:: self.per_point], levels[:, 0])
-        return levels.ravel().astype(np.int64) & self.mask, clipped
+        lost = np.zeros(levels.size, bool)
+        lost[self.first[(low | (noisy / self.grid > most)) & ~self.value]] = True
+        levels = np.where(lost & self.value, most, levels)
+        return levels.astype(np.int64) & self.mask, clipped
+
+    def message(self, noisy: Float[np.ndarray, " number"]) -> Int64[np.ndarray, " number"]:
+        """Noisy numbers as integers mod 2^(8 width), then 1 if one was clipped that must not be, else 0."""
+        levels, clipped = self.rounded(noisy)
+        return np.append(levels, int(clipped))
 
     def encoded(self, part: Float[np.ndarray, " number"], generator: Normals) -> Int64[np.ndarray, " number"]:
         """An agent's numbers as integers mod 2^(8 width)."""
@@ -176,11 +187,11 @@ class Coder(NamedTuple):
         return np.where(self.value & (levels > self.most // 2), _NOWHERE, levels * self.grid)
 
     def beside(self, other: Coder) -> Coder:
-        """A coder of the numbers of both, in this order. Its messages are packed and added, not decoded."""
+        """A coder of the numbers of both, in this order."""
         pairs: dict[str, Any] = {
             name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _OF_NUMBERS
         }
-        return self._replace(per_point=1, **pairs)
+        return self._replace(first=np.append(self.first, self.first.size + other.first), **pairs)
 
     def wider(self) -> Coder:
         """The coder with wider numbers. Raises `ArithmeticError` if all of them have the largest width."""
@@ -195,7 +206,9 @@ class Coder(NamedTuple):
 # Fields of a coder with one value for each number.
 _OF_NUMBERS = ("noise", "grid", "width", "added", "value", "near")
 # The coder of a flag. It is wide, as sums of masks that do not cancel must not look like a number of agents.
-FLAG = Coder(1, 1, np.zeros(1), np.ones(1), np.full(1, _WIDEST), np.zeros(1), np.zeros(1, bool), np.zeros(1, bool))
+FLAG = Coder(
+    1, np.zeros(1, int), np.zeros(1), np.ones(1), np.full(1, _WIDEST), np.zeros(1), np.zeros(1, bool), np.zeros(1, bool)
+)
 
 
 class Noise:
@@ -259,10 +272,19 @@ class Noise:
         return np.asarray(self._gradient(radius) * (1.0 + 1.0 / 12.0) ** 0.5)
 
     @property
-    def expanded(self) -> tuple[float, float]:
-        """Sds of the noise in a coordinate of the gradient and in a number of the Hessian of an expansion."""
-        hessian = min(_HESSIAN / self.dim, _HESSIAN_MOST)
-        return min(_EXPANDED / self.dim**0.5, _EXPANDED_MOST), hessian
+    def expanded(self) -> tuple[float, float, float]:
+        """Sds of the noise in a number of the gradient, of the Hessian and of the third derivatives of an expansion."""
+        gradient = min(_EXPANDED / self.dim**0.5, _EXPANDED_MOST)
+        return gradient, min(_HESSIAN / self.dim, _HESSIAN_MOST), min(_THIRD / self.dim**1.5, _THIRD_MOST)
+
+    def expanded_gradient(self, radius: np.ndarray) -> np.ndarray:
+        """Sd of the noise in each coordinate of the gradient of an expansion at points, before rounding, (point,)."""
+        return self.expanded[0] * np.maximum(1.0, _short(radius / (self.dim**0.5 + _NEAR)))
+
+    @property
+    def blur(self) -> float:
+        """About the largest eigenvalue of a symmetric matrix of the noise in a Hessian."""
+        return self.expanded[1] * max(2.0 * self.dim**0.5, 3.0)
 
     def _value(self, radius: np.ndarray) -> np.ndarray:
         """Sd of an agent's noise in its potential."""
@@ -275,17 +297,22 @@ class Noise:
 
     def coder(self, kind: str, radius: np.ndarray) -> Coder:
         """The coder of a sum at points of these radii, shape (point,), with all numbers of a point in a row."""
-        dim, count = self.dim, len(radius)
-        gradients = {"slope": dim, "expansion": dim}.get(kind, 0)
-        hessians = dim * (dim + 1) // 2 if kind == "expansion" else 0
-        noise, root = np.empty((count, 1 + gradients + hessians)), self.num_agents**0.5
-        noise[:, 0] = {"error": _QUADRATURE / root, "expansion": self.sigma}.get(kind, self._value(radius))
+        dim, count, root = self.dim, len(radius), self.num_agents**0.5
+        expands = kind in ("expansion", "jet")
+        gradients = dim if expands or kind == "slope" else 0
+        hessians = dim * (dim + 1) // 2 if expands else 0
+        thirds = hessians * (dim + 2) // 3 if kind == "jet" else 0
+        noise = np.empty((count, 1 + gradients + hessians + thirds))
+        of_gradient, third = slice(1, 1 + gradients), slice(1 + gradients + hessians, None)
+        noise[:, 0] = {"error": _QUADRATURE / root, "expansion": self.sigma, "jet": self.sigma}.get(
+            kind, self._value(radius)
+        )
         if kind == "slope":
-            noise[:, 1:] = self._gradient(radius)[:, None] / root
-        if kind == "expansion":
-            gradient, hessian = self.expanded
-            further = np.maximum(1.0, _short(radius / (dim**0.5 + _NEAR)))[:, None]
-            noise[:, 1 : 1 + dim], noise[:, 1 + dim :] = gradient * further / root, hessian / root
+            noise[:, of_gradient] = self._gradient(radius)[:, None] / root
+        if expands:
+            noise[:, of_gradient] = self.expanded_gradient(radius)[:, None] / root
+            noise[:, 1 + gradients :] = self.expanded[1] / root
+            noise[:, third] = self.expanded[2] / root
         grid = noise.copy()
         grid[:, 0] *= _STEP
         # of a Gaussian, and of an agent whose rows are unlike the others: sqrt(rows) / num_agents sds per row
@@ -293,11 +320,12 @@ class Noise:
         need = np.empty_like(noise)
         need[:, 0] = np.maximum(_ROOM * slope * np.maximum(radius, 1.0), _RISE if kind != "error" else 1.0)
         need[:, 1:] = _ROOM * slope[:, None]
+        need[:, third] = _ROOM
         bits = np.log2(2.0 * self.num_agents * np.maximum(need / grid, _LEVELS).max(axis=0))
         width = np.clip(np.ceil((bits + 0.1) / 8.0), 1, _WIDEST).astype(np.int64)
-        if kind == "expansion":
+        if expands:
             # values of expansions are not relative to the value at an origin
-            width = np.where(np.arange(width.size) == 0, _WIDEST, np.maximum(width, 3))
+            width[0], width[1 : third.start] = _WIDEST, np.maximum(width[1 : third.start], 3)
         added = np.zeros_like(noise)
         if kind in ("value", "slope"):
             # expansions only shape proposals
@@ -306,7 +334,7 @@ class Noise:
         near = np.broadcast_to((radius < dim**0.5 + _NEAR)[:, None], noise.shape)
         return Coder(
             self.num_agents,
-            noise.shape[1],
+            np.repeat(np.arange(count) * noise.shape[1], noise.shape[1]),
             noise.ravel(),
             grid.ravel(),
             np.broadcast_to(width, noise.shape).ravel(),
@@ -318,7 +346,7 @@ class Noise:
     def coder_of_origin(self) -> Coder:
         """The coder of the potential at an origin: little noise at the first one. Its noise is not corrected."""
         noise, no = np.array([self.sigma * (1.0 if self.origins else _AT_ORIGIN)]), np.zeros(1, bool)
-        return Coder(self.num_agents, 1, noise, noise * _STEP, np.array([_WIDEST]), np.zeros(1), no, ~no)
+        return Coder(self.num_agents, np.zeros(1, int), noise, noise * _STEP, np.array([_WIDEST]), np.zeros(1), no, ~no)
 
 
 def _short(x: np.ndarray) -> np.ndarray:
@@ -385,90 +413,108 @@ class CoarseTotals:
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> np.ndarray:
         """The sum over all agents."""
-        kind, points = getattr(function, _MARK, None), options.pop("points", None)
-        if kind is None or points is None:
+        points, several = options.pop("points", None), isinstance(function, Together)
+        functions = function.functions if isinstance(function, Together) else (function,)
+        kinds = [getattr(one, _MARK, "") for one in functions]
+        if points is None or not all(kinds):
             raise ArithmeticError(f"{getattr(function, '__name__', 'this function')} has no coarse answers")
         place: Coordinates | None = options.get("coordinates")
-        is_relative = kind in ("value", "slope") and place is not None
-        needs_origin = is_relative and place is not None and _key(place) not in self.noise.origins
-        coder = self.noise.coder(kind, self.noise.radius(place, np.asarray(points, np.float64)))
-        question = Question(function, arguments, points, options, is_relative)
-        total, of_origin = self._summed(coder, question, needs_origin)
-        total = total.reshape(-1, coder.per_point)
-        if kind in ("slope", "expansion"):
-            total[:, 1:] = np.where(total[:, :1] < _NOWHERE, total[:, 1:], 0.0)
-        if is_relative:
-            assert place is not None
-            if needs_origin:
-                self.noise.origins[_key(place)] = of_origin
-            total[:, 0] += self.noise.at_origin(place)
-        return total[:, 0] if coder.per_point == 1 else total
-
-    def _summed(self, coder: Coder, question: Question, needs_origin: bool) -> tuple[np.ndarray, float]:
-        """The decoded sums, (number,), and the sum of the potentials at the origin if `needs_origin`, else 0."""
-        parts, base = question.answered(self.here)
-        noisy = [coder.noisy(part, own) for part, own in zip(parts, self._generators, strict=True)]
-        first, bases = self.noise.coder_of_origin(), list[np.ndarray]()
+        points = points if several else (points,)
+        relative = tuple(kind in ("value", "slope") and place is not None for kind in kinds)
+        coders = [
+            self.noise.coder(kind, self.noise.radius(place, np.asarray(some, np.float64)))
+            for kind, some in zip(kinds, points, strict=True)
+        ]
+        needs_origin = place is not None and any(relative) and _key(place) not in self.noise.origins
+        coder = reduce(Coder.beside, [*coders, self.noise.coder_of_origin()] if needs_origin else coders)
+        total = self._summed(coder, Question(functions, arguments, points, options, relative, needs_origin))
         if needs_origin:
-            bases = [first.noisy(one[None], own) for one, own in zip(base, self._generators, strict=True)]
-        self.sent, self.sums = 0, 0
+            assert place is not None
+            self.noise.origins[_key(place)] = float(total[-1])
+        found, begin = list[np.ndarray](), 0
+        for kind, own, some, is_relative in zip(kinds, coders, points, relative, strict=True):
+            part = total[begin : begin + own.noise.size].reshape(len(some), -1)
+            if kind in ("slope", "expansion", "jet"):
+                part[:, 1:] = np.where(part[:, :1] < _NOWHERE, part[:, 1:], 0.0)
+            if is_relative:
+                assert place is not None
+                part[:, 0] += self.noise.at_origin(place)
+            found.append(part)
+            begin += own.noise.size
+        if several:
+            return np.concatenate([part.ravel() for part in found])
+        return found[0][:, 0] if found[0].shape[1] == 1 else found[0]
+
+    def _summed(self, coder: Coder, question: Question) -> np.ndarray:
+        """The decoded sums, (number,). If an agent's numbers do not fit, all send wider ones with the same noise."""
+        self.sent, self.sums, wide, send = 0, 0, coder, self._sender(coder, question)
         while True:
-            messages, count = list[np.ndarray](), coder.noise.size
-            for agent, one in enumerate(noisy):
-                own, clipped = coder.rounded(one)
-                if bases:
-                    origin, too_large = first.rounded(bases[agent])
-                    own, clipped = np.concatenate([own, origin]), clipped or too_large
-                messages.append(np.append(own, int(clipped)))
-            # the last number counts the agents with clipped numbers
-            whole = (coder.beside(first) if bases else coder).beside(FLAG)
-            summed = self._added(messages, whole)
+            whole = wide.beside(FLAG)
+            summed = send(wide, whole)
             self.sent += int(whole.width.sum())
             self.sums += 1
+            # the last number counts the agents with clipped numbers
             if summed[-1] == 0:
-                break
-            coder = coder.wider()
-        total = coder.decoded(summed[:count])
-        return total, float(first.decoded(summed[count:-1])[0]) if bases else 0.0
+                return wide.decoded(summed[:-1])
+            if summed[-1] > self.noise.num_agents:
+                raise RuntimeError("the masks did not cancel: agents have different keys, or numbers of another sum")
+            wide = wide.wider()
 
-    def _added(self, messages: Sequence[np.ndarray], coder: Coder) -> np.ndarray:
-        """The sum of messages of a coder's numbers, masked if there are masks."""
-        self._count += 1
-        if self._masks:
-            pairs = zip(self._masks, messages, strict=True)
-            messages = [own.masked_integers(self._count, message, coder.mask) for own, message in pairs]
-        return coder.added_up(messages)
+    def _sender(self, coder: Coder, question: Question) -> Sender:
+        """The function that sums the agents' messages of a question, whose noise follows `coder`."""
+        pairs = zip(question.answered(self.here), self._generators, strict=True)
+        noisy = [coder.noisy(part, own) for part, own in pairs]
+
+        def send(wide: Coder, whole: Coder) -> np.ndarray:
+            messages = [wide.message(one) for one in noisy]
+            self._count += 1
+            if self._masks:
+                messages = [
+                    own.masked_integers(self._count, message, whole.mask)
+                    for own, message in zip(self._masks, messages, strict=True)
+                ]
+            return whole.added_up(messages)
+
+        return send
 
 
 class Question(NamedTuple):
-    """A function that agents evaluate at points.
+    """Functions that agents evaluate, each at points of its own.
 
     Parameters
     ----------
-    function, arguments, points, options
-        As in `Totals`.
-    is_relative
-        Whether potentials are relative to each agent's own potential at the origin of the coordinates.
+    functions, arguments, points, options
+        As in `Totals`, with one array of points for each function.
+    relative
+        Whether a function's potentials are relative to each agent's own potential at the origin of the coordinates.
+    needs_origin
+        Whether this potential is sent too.
     """
 
-    function: Callable[..., Any]
+    functions: tuple[Callable[..., Any], ...]
     arguments: tuple[Any, ...]
-    points: Any
+    points: tuple[Any, ...]
     options: dict[str, Any]
-    is_relative: bool
+    relative: tuple[bool, ...]
+    needs_origin: bool
 
-    def answered(self, here: Each) -> tuple[np.ndarray, np.ndarray]:
-        """Each agent's numbers, (agent, number), and its potential at the origin, (agent,), 0 if not relative."""
-        points = np.asarray(self.points, np.float64)
-        if self.is_relative:
-            points = np.concatenate([np.zeros((1, points.shape[1])), points])
-        found = np.asarray(here.each(self.function, *self.arguments, points=points, **self.options), np.float64)
-        parts = found.reshape(*found.shape[:2], -1).copy()
-        base = np.zeros(len(parts))
-        if self.is_relative:
-            base, parts = parts[:, 0, 0].copy(), parts[:, 1:].copy()
-            parts[..., 0] -= base[:, None]
-        return parts.reshape(len(parts), -1), base
+    def answered(self, here: Each) -> np.ndarray:
+        """Each agent's numbers, function by function, then its potential at the origin if needed, (agent, number)."""
+        found, base = list[np.ndarray](), None
+        for function, some, is_relative in zip(self.functions, self.points, self.relative, strict=True):
+            points = np.asarray(some, np.float64)
+            asked = np.concatenate([np.zeros((1, points.shape[1])), points]) if is_relative else points
+            numbers = np.asarray(here.each(function, *self.arguments, points=asked, **self.options), np.float64)
+            numbers = numbers.reshape(*numbers.shape[:2], -1).copy()
+            if is_relative:
+                base = numbers[:, 0, 0].copy() if base is None else base
+                numbers = numbers[:, 1:]
+                numbers[..., 0] -= base[:, None]
+            found.append(numbers.reshape(len(numbers), -1))
+        if self.needs_origin:
+            assert base is not None
+            found.append(base[:, None])
+        return np.concatenate(found, axis=1)
 
 
 def _key(place: Coordinates) -> bytes:

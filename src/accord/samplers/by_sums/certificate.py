@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
+from jaxtyping import Float
 
 from ...base.counters import generator
 from ...posterior.coarse import Noise
@@ -141,10 +142,10 @@ def _stein(found: Weighing) -> list[Check]:
     gradient = np.concatenate([batch.gradient for batch in sloped if batch.gradient is not None]) @ root
     weight = own.weight / own.weight.sum()
     made = []
-    for name, feature in (("means", gradient), ("sds", (1.0 - z * gradient) / 2.0)):
+    for name, feature, variance in (("means", gradient, 1.0), ("sds", (1.0 - z * gradient) / 2.0, 0.5)):
         shift = weight @ feature
-        error = np.sqrt(np.square(weight) @ np.square(feature - shift))
-        score = np.abs(shift) / np.maximum(error, 1e-12)
+        error = _error(weight, feature, np.full(shift.size, variance))
+        score = np.abs(shift) / error
         allowed = float(scipy.stats.norm.isf(_FALSE_ALARM / (2 * 2 * shift.size)))
         bad = (score > allowed) & (np.abs(shift) > _MATTERS)
         worst = int(np.argmax(np.where(bad, score, 0.0))) if bad.any() else int(np.argmax(score))
@@ -210,7 +211,7 @@ def _batches(found: Weighing, place: Coordinates, names: Sequence[str], fitted: 
         x = ((points - mean) @ place.factor.T) / sd
         features = np.concatenate([x, np.square(x) - 1.0], axis=1)
         apart = w @ features
-        z = np.abs(apart) / np.sqrt(np.square(w) @ np.square(features - apart))
+        z = np.abs(apart) / _error(w, features, np.repeat([1.0, 2.0], len(names)))
         if z.max() > worst:
             worst, where = float(z.max()), int(z.argmax()) % len(names)
     # conservative: the batch is among the points with which it is compared
@@ -223,6 +224,17 @@ def _batches(found: Weighing, place: Coordinates, names: Sequence[str], fitted: 
     if compared < 2:
         text = "fewer than two batches have enough effective points to be compared"
     return Check("batches", worst, allowed, holds, text + ("" if holds else ": the batches contradict one another"))
+
+
+def _error(
+    weight: np.ndarray, features: Float[np.ndarray, "point feature"], variance: np.ndarray
+) -> Float[np.ndarray, " feature"]:
+    """The Monte Carlo error of weighted means of features, at least that of features with this variance, (feature,).
+
+    Points that happen to lack large squares have too small an error of their own.
+    """
+    own = np.square(weight) @ np.square(features - weight @ features)
+    return np.sqrt(np.maximum(own, variance * np.square(weight).sum()))
 
 
 def _hidden(noise: Noise, place: Coordinates, found: Weighing) -> Check:

@@ -17,17 +17,23 @@ from jaxtyping import Array, Float
 from ...base.compiler import compiled
 from ...base.memory import memory_bytes
 from ...posterior.coordinates import Coordinates
+from ...posterior.newton import NotFiniteAtInitError
 from ...posterior.potential import Potential
 from ..session import Session
 from .adaptation import Main, Proposals, adapted
 from .evaluations import NOWHERE, Jet, UndeterminedError, combined, jet
 from .laplace import laplace
+from .noisy_mode import rise_of_noise, whitened
 from .weighing import Batch, Weighing
 
 # Most parameters. Third derivatives have dim (dim + 1) (dim + 2) / 6 numbers.
 _MOST_DIM = 100
 # Batches of the fit to a closure, points of the first one per dimension, and the fewest. Each batch has twice as many.
 _BATCHES, _POINTS, _FEWEST = 4, 32, 1024
+# Most jets, each at the minimum of the closure of the one before.
+_MOST_JETS = 3
+# Largest distance of such a minimum, relative to that of usual points.
+_TOO_FAR = 5.0
 # Number of the first of these batches. Batches of the run have lower ones.
 _FIRST = 1 << 20
 # Growth of the efficiency for which another batch is drawn.
@@ -79,9 +85,11 @@ class Closure:
         of_t = np.einsum("pj,pjk->pk", z, of_t)
         q, c = np.einsum("pi,pi->p", of_h, z) / 2.0, np.einsum("pi,pi->p", of_t, z) / 6.0
         safe = np.maximum(q, np.finfo(float).tiny)
-        h, slope = _closed(c / safe)
-        value = self.jet.value + z @ self.jet.gradient + q * h
-        gradient = self.jet.gradient + (h - c / safe * slope)[:, None] * of_h + slope[:, None] * of_t / 2.0
+        # callers do not use numbers that are not finite
+        with np.errstate(over="ignore", invalid="ignore"):
+            h, slope = _closed(c / safe)
+            value = self.jet.value + z @ self.jet.gradient + q * h
+            gradient = self.jet.gradient + (h - c / safe * slope)[:, None] * of_h + slope[:, None] * of_t / 2.0
         if not self.has_prior:
             return value, gradient
         prior, of_prior = self._prior(z)
@@ -109,7 +117,7 @@ class Closure:
         (value,), (gradient,) = self.slopes(z[None])
         for _ in range(_MOST_STEPS):
             hessian = self.hessian(z)
-            if not np.isfinite(hessian).all():
+            if not np.isfinite(hessian).all() or not hessian.any():
                 return None
             values, vectors = np.linalg.eigh(hessian)
             size = np.maximum(np.abs(values), _LEAST * np.abs(values).max())
@@ -173,6 +181,8 @@ class Beginning(NamedTuple):
 def beginning(session: Session) -> Beginning:
     """The place of the posterior's mass: two sums if the agents' modes lead near it, else Newton's method.
 
+    With coarse answers a sum before them finds the scale of the parameters, as their noise is relative to it.
+
     Raises
     ------
     NotIdentifiedError
@@ -180,20 +190,32 @@ def beginning(session: Session) -> Beginning:
     ArithmeticError
         There is no mode.
     """
-    post, start = session.job.post, None
+    post, noise, start = session.job.post, session.noise, None
     large = post.dim > _MOST_DIM or 8 * post.num_agents * post.dim**3 > memory_bytes() / 8
-    if session.noise is None and not large:
+    if not large:
         try:
-            at_init, position, hessian = combined(session)
+            frame = None if noise is None else whitened(session)
+            at_init, position, hessian = combined(session, frame)
             place = Coordinates.whitening(position, hessian)
-            found = jet(session, place)
-            if found.value < min(NOWHERE, at_init):
-                start, closure = position, Closure(post.potential, place, found)
-                least = closure.minimum()
-                if least is not None and np.linalg.norm(least[0]) <= 1.0 + post.dim**0.5:
-                    inner = Coordinates.whitening(*least)
+            place = place if frame is None else frame.after(place)
+            least_value = at_init + (0.0 if noise is None else rise_of_noise(noise))
+            for _ in range(_MOST_JETS):
+                found = jet(session, place)
+                if not found.value < min(NOWHERE, least_value):
+                    break
+                start, least_value, closure = place, found.value, Closure(post.potential, place, found)
+                minimum = closure.minimum()
+                if minimum is None:
+                    break
+                z, curvature = minimum
+                inner, near = Coordinates.whitening(z, curvature), 1.0 + post.dim**0.5
+                away = float(np.sqrt(z @ curvature @ z))
+                if away <= near:
                     return Beginning(place.after(inner), *_fitted(closure, inner, session.job.seed))
-        except (UndeterminedError, np.linalg.LinAlgError):
+                if away > _TOO_FAR * near:
+                    break
+                place = place.after(inner)
+        except (UndeterminedError, NotFiniteAtInitError, np.linalg.LinAlgError):
             start = None
     return Beginning(laplace(session, start))
 

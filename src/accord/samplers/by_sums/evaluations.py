@@ -70,9 +70,9 @@ def ask(
 ) -> Answers:
     """F at points in the coordinates `place`, with its gradient at the points `sloped`.
 
-    One sum, or two if answers are coarse or sums are made by gossip.
+    One sum, or two if sums are made by gossip.
     """
-    if session.noise is not None or session.gossip is not None or not len(sloped) or not len(valued):
+    if session.gossip is not None or not len(sloped) or not len(valued):
         own = np.zeros(0), np.zeros((0, place.origin.size))
         if len(sloped):
             own = slopes(session, place, sloped)
@@ -130,23 +130,30 @@ class UndeterminedError(ArithmeticError):
     """Raised if the modes of the agents do not determine a position."""
 
 
-def combined(session: Session) -> tuple[float, np.ndarray, np.ndarray]:
+def combined(session: Session, place: Coordinates | None = None) -> tuple[float, np.ndarray, np.ndarray]:
     """F at init, the position combined from the modes of all agents, (dim,), and their total curvature; one sum.
 
     Each agent finds the mode of its own f_i. With Hessians H_i at the modes x_i, the position is
     (sum H_i)^-1 sum H_i x_i. An agent without a mode sends H_i x_i - g_i at the position where it stopped.
+
+    With `place`, agents begin at the origin of these coordinates, in which position and curvature are.
 
     Raises
     ------
     UndeterminedError
         The total curvature is not positive definite.
     """
-    dim = session.job.post.dim
-    found = session.totals(mode_of, session.job.post.init, gradients=_MODE_STEPS * (1 + dim))
+    dim, noise = session.job.post.dim, session.noise
+    points = session.job.post.init[None] if place is None else np.zeros((1, dim))
+    (found,) = session.totals(mode_of, points=points, at_once=1, gradients=_MODE_STEPS * (1 + dim), coordinates=place)
     numbers = np.asarray(found, np.float64)
     hessian = unpacked(numbers[1 + dim :], dim)
-    if not np.isfinite(numbers).all() or not spectrum(hessian).enough.all():
+    if not np.isfinite(numbers).all() or (noise is None and not spectrum(hessian).enough.all()):
         raise UndeterminedError("the agents' curvatures together do not determine a position")
+    if noise is not None:
+        # noise must not make a direction flat
+        values, vectors = np.linalg.eigh(hessian)
+        hessian = (vectors * np.maximum(values, noise.blur)) @ vectors.T
     return float(numbers[0]), np.linalg.solve(hessian, numbers[1 : 1 + dim]), hessian
 
 
@@ -251,6 +258,7 @@ def expansion_of(
 
 
 @of_rows
+@coarse("jet")
 def jet_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
     """Derivatives of an agent's potential up to the third: each pair and each triple of parameters once."""
     dim = x.size
@@ -265,6 +273,7 @@ def jet_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float
 
 
 @of_rows
+@coarse("expansion")
 def mode_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
     """An agent's potential at `x`, and its own mode and curvature: H x - g, and the upper triangle of H.
 

@@ -32,7 +32,7 @@ from .certificate import (
     tails,
 )
 from .cubic import Beginning, beginning
-from .evaluations import ask, slopes, values
+from .evaluations import Answers, ask, slopes, values
 from .lockstep import begin, transition
 from .method import BySums, Result, SumsForecast, fastest
 from .mode_search import Lines, Search, Skeleton, follow, other_modes, probe
@@ -82,8 +82,10 @@ _MOST_A_DRAW = 20.0
 _AROUND_SHARE = 0.2
 # Batches of a run that needs no further ones.
 _AT_ONCE = 3
-# Oversampling factor.
-_MARGIN = 1.05
+# Oversampling factor, and the one of points that shall need no further sum.
+_MARGIN, _LARGE_MARGIN = 1.05, 1.1
+# Share of the requested effective draws from which on no further sum follows.
+_NEARLY = 0.98
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,6 +249,8 @@ class Batches:
         self.efficiency = 0.0
         # with coarse answers: batches that the proposal was fitted to, and the components around their heaviest points
         self.fitted: list[Batch] = []
+        # whether the proposal was fitted to the points so far
+        self.is_spent = False
         self.around: Mixture | None = None
 
     @property
@@ -291,20 +295,21 @@ class Batches:
         self.skeleton = follow(session, place, self.search)
         if self.search.modes or self.skeleton.mixture is not None:
             self.proposals = Proposals(self.search.modes, self.skeleton.mixture)
+            # the points so far leave out these regions
+            self.fitted = [batch._replace(local=True) for batch in self.fitted]
             if self.found is not None:
-                # the points so far leave out these regions
                 self.found = Weighing.of([batch._replace(local=True) for batch in self.found.batches])
         self.share_regions()
 
-    def _first_points(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """F and its gradient at points, and at the first points of the proposal in the same sum."""
+    def _first_points(self, sloped: np.ndarray, valued: np.ndarray) -> Answers:
+        """F at points, with its gradient at `sloped` and at the first points of the proposal, in one sum."""
         # heavy tails, as no point of F has confirmed the fit
         careful = self.main._replace(freedom=Main.first(self.dim).freedom)
         drawn = Drawn(self.proposals.around(careful), self.size, self.seed, 0)
-        value, gradient = slopes(self.session, self.place, np.concatenate([points, drawn.points]))
-        count = len(points)
+        found = ask(self.session, self.place, np.concatenate([sloped, drawn.points]), valued)
+        (value, gradient), count = found.slopes, len(sloped)
         self._with(Batch(drawn.recipe[0], drawn.points, value[count:], gradient[count:]))
-        return value[:count], gradient[:count]
+        return found._replace(slopes=(value[:count], gradient[:count]))
 
     def _further_points(self, lines: Lines, landed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """F and its gradient at the landings, and F at the points that the run needs in the same sum."""
@@ -319,8 +324,12 @@ class Batches:
         self.session.stage(f"proposals, first points: {found.effective:.0f} effective draws")
         if expected < STEADY or not lines.are_usual or self.max_batches < _AT_ONCE:
             return ask(self.session, self.place, landed, landed[:0]).slopes
+        known = len(found.rise)
+        if self.session.noise is not None:
+            self._drop()
+            known = 0
         proposal = self.proposals.around(self.main)
-        count = max(ceil(_MARGIN * self.session.job.target / expected) - len(found.rise), self.size)
+        count = max(ceil(_LARGE_MARGIN * self.session.job.target / expected) - known, self.size)
         sloped = Drawn(proposal, CHECKED, self.seed, 1)
         drawn = Drawn(proposal, max(count - CHECKED, 1), self.seed, 2)
         (value, gradient), others = ask(self.session, self.place, np.concatenate([landed, sloped.points]), drawn)
@@ -340,7 +349,8 @@ class Batches:
         before, piloted = 0.0, False
         if self.is_steady:
             return
-        begun = 0 if self.found is None else len(self.found.batches)
+        self.is_spent = True
+        begun = len(self.fitted) + (0 if self.found is None else len(self.found.batches))
         for batch in range(begun, begun + min(_FITTING, self.max_batches - begun)):
             proposal = self.proposals.around(self.main)
             # batches grow if the first ones did not suffice
@@ -384,10 +394,9 @@ class Batches:
 
     def weigh(self, target: int) -> None:
         """Draw batches of values, until there are `target` effective draws or they would need too many points."""
-        if self.session.noise is not None and not self.fitted:
+        if self.session.noise is not None and self.is_spent:
             # the proposals of points must not depend on their noise
             self._drop()
-            self.share_regions()
         proposal = self._proposal
         while self.found is None or len(self.found.batches) < self.max_batches:
             count, before = self.due(target), 0.0 if self.found is None else self.found.effective
@@ -407,7 +416,8 @@ class Batches:
             # there are no other points
             return ceil(_MARGIN * target / max(self.efficiency, 1.0 / _MOST_A_DRAW))
         missing = max(target - self.found.effective, target - self.found.weight.size)
-        if missing <= 0 or missing > _MOST_A_DRAW * self.efficiency * target:
+        nearly = self.found.effective >= _NEARLY * target and self.found.weight.size >= target
+        if nearly or missing > _MOST_A_DRAW * self.efficiency * target:
             return 0
         return ceil(_MARGIN * missing / self.efficiency)
 
@@ -479,7 +489,8 @@ class Batches:
             noise = self.session.noise
             hidden = noise is not None and hidden_share(noise, self.place, batch.points, log_weight) > MOST_HIDDEN
             self.fitted.append(batch._replace(local=batch.local or hidden))
-        self.found = None
+        self.found, self.is_spent = None, False
+        self.share_regions()
 
     def _redraw_around(self, points: np.ndarray, log_weight: np.ndarray) -> None:
         """Add components around the heaviest of these points to the proposal, and draw all points again."""
@@ -488,7 +499,6 @@ class Batches:
         self.around = own if self.around is None else Mixture.of((0.5, self.around), (0.5, own))
         self.efficiency = self.found.effective / self.found.weight.size
         self._drop()
-        self.share_regions()
         self.weigh(self.session.job.target)
 
     def _draw_around(self, points: np.ndarray, log_weight: np.ndarray) -> None:

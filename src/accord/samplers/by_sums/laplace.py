@@ -12,7 +12,7 @@ from ...posterior.coordinates import Coordinates
 from ...posterior.newton import NotFiniteAtInitError, Spectrum, change, newton, not_identified, spectrum
 from ..session import Session
 from .evaluations import NOWHERE, expand, slopes
-from .noisy_mode import noisy_mode
+from .noisy_mode import noisy_mode, rough
 
 # Length of the last Newton step, in standard deviations. Rough is enough, as the mode is only a start.
 _LAST_STEP = 0.3
@@ -30,10 +30,11 @@ _POSITIONS = 64
 _MOST_MOVES = 20
 
 
-def laplace(session: Session, start: np.ndarray | None = None) -> Coordinates:
+def laplace(session: Session, start: Coordinates | None = None) -> Coordinates:
     """Coordinates in which the posterior is about standard normal at its mode.
 
-    Newton's method starts at `start`, (dim,), where F is finite. None: at init.
+    Newton's method starts at the origin of `start`, where F is finite, and with noise in these coordinates. None: at
+    init.
 
     A direction without curvature has the scale of the flattest curved direction, or the larger scale at which F rises.
 
@@ -47,15 +48,15 @@ def laplace(session: Session, start: np.ndarray | None = None) -> Coordinates:
     post = session.job.post
     if session.noise is not None:
         try:
-            return noisy_mode(session)
+            return noisy_mode(session, start)
         except NotFiniteAtInitError:
             near = supported(session)
             if near is None:
                 raise
-            return noisy_mode(session, near)
+            return noisy_mode(session, rough(session, near))
     search = partial(newton, partial(expand, session), names=post.unconstrained_names, last_step=_LAST_STEP)
     try:
-        mode, hessian = search(post.init if start is None else start, remedy=post.remedy_at_init)
+        mode, hessian = search(post.init if start is None else start.origin, remedy=post.remedy_at_init)
     except NotFiniteAtInitError:
         near = supported(session)
         if near is None:

@@ -9,18 +9,19 @@ followed, and Newton's method searches for modes, all searches in the same sums.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...base.counters import generator
+from ...posterior.coarse import Noise
 from ...posterior.coordinates import Coordinates
 from ...posterior.newton import newton_step, oriented
 from ..session import Session
 from .adaptation import Mode
-from .evaluations import NOWHERE, Expansions, expansions, slopes, values
+from .evaluations import NOWHERE, Answers, Expansions, ask, expansions, slopes
 from .proposal import Mixture
 
 # Distances on half-lines to find slow tails, in standard deviations.
@@ -77,11 +78,15 @@ _MOST_SEARCHES = 8
 # Most Newton steps of a search.
 _MOST_NEWTON = 15
 # Lengths of a Newton step that a search tries in one sum.
-_LENGTHS = np.array([1.0, 0.5, 0.2, 0.05, 0.005])
+_LENGTHS = np.array([3.0, 1.0, 0.4, 0.1, 0.01])
+# Length of a Newton step below which F may rise as far as noise hides it, in standard deviations.
+_SHORT = 3.0
 # Length of the last Newton step, in standard deviations.
 _LAST_STEP = 1e-2
-# The same with coarse answers, whose gradients have noise.
-_LAST_NOISY_STEP = 1.0
+# The same with coarse answers, in sds of the noise of a gradient.
+_LAST_NOISY_STEP = 2.0
+# Distance within which the ends of two searches are one mode, in standard deviations, and the same with coarse answers.
+_ONE_MODE, _ONE_NOISY_MODE = 1.0, 2.5
 # Largest factor of the numbers of searches and landings, with more scattered points.
 _MOST_TIMES = 16
 # Least distance between the starts of searches, relative to their distance from the origin.
@@ -287,7 +292,7 @@ def probe(
     session: Session,
     place: Coordinates,
     scattered: int = SCATTERED,
-    first: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
+    first: Callable[[np.ndarray, np.ndarray], Answers] | None = None,
     second: Callable[[Lines, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
 ) -> Lines:
     """F along half-lines from the mode, at scattered points, and at their landings; at most two sums.
@@ -304,8 +309,8 @@ def probe(
     scattered
         Number of scattered points.
     first, second
-        Evaluate F and its gradient at the points of the first and of the second sum. The second also gets F at the
-        points of the first. None: by sums of their own.
+        Evaluate F at the points of the two sums. The first gets points with gradients and points with values. The
+        second gets F at the points of the first sum, and points with gradients. None: by sums of their own.
     """
     factor = place.factor
     # along each parameter, with the other parameters at their regression on it
@@ -327,38 +332,44 @@ def probe(
     radii *= _JITTER ** (generator(session.job.seed, "radii").random(scattered) - 0.5)
     around *= radii[:, None] / np.linalg.norm(around, axis=1)[:, None]
     points = np.concatenate([on_lines, np.zeros((1, len(factor))), around])
-    noise = session.noise
-    if noise is None:
-        value, gradient = slopes(session, place, points) if first is None else first(points)
-    else:
-        # gradients take most of the bytes, and values at several distances show the shape of F on a half-line
-        value, gradient = _slopes(session, place, points[len(on_lines) :])
-        along = values(session, place, on_lines)
-        along = np.where(along < NOWHERE, along - noise.correction(noise.radius(place, on_lines)), along)
-        value = np.concatenate([along, value])
-        gradient = np.concatenate([np.full(on_lines.shape, np.nan), gradient])
-    at_origin = float(value[len(on_lines)]) if noise is None else noise.at_origin(place)
-    found = Lines(directions, points, value - at_origin, gradient, at_origin, scattered)
+    noise, count = session.noise, len(on_lines)
+    # gradients take most of the bytes of coarse answers, and values at several distances show the shape of F
+    sloped, valued = (points, points[:0]) if noise is None else (points[count:], on_lines)
+    (value, gradient), along = (partial(ask, session, place) if first is None else first)(sloped, valued)
+    value = np.concatenate([along, value])
+    gradient = np.concatenate([np.full((len(along), len(factor)), np.nan), gradient])
+    value, blur = _unbiased(noise, place, points, value)
+    at_origin = float(value[count]) if noise is None else noise.at_origin(place)
+    found = Lines(directions, points, value - at_origin, gradient, at_origin, scattered, blur)
     landings = LANDINGS if noise is None else _LANDINGS_COARSELY
-    landed = _landings(points, value - at_origin, gradient, _times(scattered) * landings, landings)
-    if len(landed) or second is not None:
-        there, slope = _slopes(session, place, landed) if second is None else second(found, landed)
-        points, gradient = np.concatenate([points, landed]), np.concatenate([gradient, slope])
-        value = np.concatenate([value, there])
-    blur = None
-    if noise is not None:
-        radius = noise.radius(place, points)
-        blur = noise.value(radius), noise.gradient(radius)
-    return Lines(directions, points, value - at_origin, gradient, at_origin, scattered, blur)
+    landed = _landings(points, found.risen, gradient, _times(scattered) * landings, landings)
+    if not len(landed) and second is None:
+        return found
+    there, slope = slopes(session, place, landed) if second is None else second(found, landed)
+    there, more = _unbiased(noise, place, landed, there)
+    return replace(
+        found,
+        points=np.concatenate([points, landed]),
+        risen=np.concatenate([found.risen, there - at_origin]),
+        gradient=np.concatenate([gradient, slope]),
+        noise=None if blur is None or more is None else (np.append(blur[0], more[0]), np.append(blur[1], more[1])),
+    )
 
 
-def _slopes(session: Session, place: Coordinates, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """F and its gradient at points. With coarse answers F is unbiased, where its exponential is otherwise."""
-    value, gradient = slopes(session, place, points)
-    noise = session.noise
+def _unbiased(
+    noise: Noise | None, place: Coordinates, points: np.ndarray, value: np.ndarray
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
+    """F at points, (point,), and the sds of its noise as in `Lines`.
+
+    Coarse answers have an exponential without bias, and F must have none here.
+    """
     if noise is None:
-        return value, gradient
-    return np.where(value < NOWHERE, value - noise.correction(noise.radius(place, points)), value), gradient
+        return value, None
+    radius = noise.radius(place, points)
+    return np.where(value < NOWHERE, value - noise.correction(radius), value), (
+        noise.value(radius),
+        noise.gradient(radius),
+    )
 
 
 def _landed(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray) -> np.ndarray:
@@ -580,18 +591,30 @@ def _searched(
     if not len(at):
         return [], at
     # noise hides small steps and rises
-    last, allowed = _LAST_STEP, 0.0
-    if session.noise is not None:
-        last = _LAST_NOISY_STEP
-        allowed = 4.0 * float(session.noise.value(np.zeros(1))[0])
+    noise, allowed, one_mode = session.noise, 0.0, _ONE_MODE
+    if noise is not None:
+        allowed, one_mode = 4.0 * float(noise.value(np.zeros(1))[0]), _ONE_NOISY_MODE
     here = expansions(session, place, at)
+
+    def last_step() -> np.ndarray | float:
+        if noise is None:
+            return _LAST_STEP
+        blur = noise.expanded_gradient(noise.radius(place, at)) * at.shape[1] ** 0.5
+        return np.asarray(np.maximum(_LAST_NOISY_STEP * blur, _LAST_STEP))
+
+    def at_main() -> np.ndarray:
+        # F rises around the main mode, and is low at another mode near it
+        distance = np.linalg.norm(at, axis=1)
+        around = (distance < one_mode) & (here.value - at_origin > np.square(distance) / 4.0)
+        return (distance < _ONE_MODE) | around
+
     done, stuck = np.zeros((2, len(at)), bool)
     for _ in range(_MOST_NEWTON):
         steps = np.stack([newton_step(g, h)[0] for g, h in zip(here.gradient, here.hessian, strict=True)])
         length = np.array([np.sqrt(max(s @ h @ s, 0.0)) for s, h in zip(steps, here.hessian, strict=True)])
-        done |= (length < last) & np.array([np.linalg.eigvalsh(h)[0] > 0 for h in here.hessian])
+        done |= (length < last_step()) & np.array([np.linalg.eigvalsh(h)[0] > 0 for h in here.hessian])
         # searches that reached the main mode are done
-        done |= np.linalg.norm(at, axis=1) < 1.0
+        done |= at_main()
         own = np.flatnonzero(~done & ~stuck)
         if not own.size:
             break
@@ -600,7 +623,9 @@ def _searched(
         there = expansions(session, place, trials)
         value = np.where(np.isfinite(there.hessian).all(axis=(1, 2)), there.value, np.inf)
         best = value.reshape(_LENGTHS.size, -1).argmin(axis=0) * own.size + np.arange(own.size)
-        better = value[best] <= here.value[own] + 1e-9 * (1 + abs(here.value[own])) + allowed
+        # a last step may leave F as it is, and noise may hide its rise
+        slack = np.where(length[own] < _SHORT, allowed, -allowed)
+        better = value[best] <= here.value[own] + 1e-9 * (1 + abs(here.value[own])) + slack
         stuck[own[~better]] = True
         moves, best = own[better], best[better]
         at, here = at.copy(), Expansions(*(part.copy() for part in here))
@@ -608,15 +633,15 @@ def _searched(
         for part, new in zip(here, there, strict=True):
             part[moves] = new[best]
     found: list[Mode] = []
-    rise = here.value - at_origin
+    rise, main = here.value - at_origin, at_main()
     for k in np.argsort(rise, kind="stable"):
         values = np.linalg.eigvalsh(here.hessian[k])
-        if not done[k] or values[0] <= 1e-9 * values[-1] or np.linalg.norm(at[k]) < 1.0:
+        if not done[k] or values[0] <= 1e-9 * values[-1] or main[k]:
             continue
         log_mass = float(-rise[k] - np.log(values).sum() / 2.0)
         factor = Coordinates.whitening(at[k], here.hessian[k]).factor
         same = any(
-            np.linalg.norm(np.linalg.solve(other.factor, at[k] - other.mean)) < 1.0 for other in [*known, *found]
+            np.linalg.norm(np.linalg.solve(other.factor, at[k] - other.mean)) < one_mode for other in [*known, *found]
         )
         if log_mass > -_NEGLIGIBLE and not same:
             found.append(Mode(at[k], np.linalg.cholesky(factor @ factor.T), log_mass))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...posterior.coarse import Noise
 from ...posterior.coordinates import Coordinates
 from ...posterior.newton import NotFiniteAtInitError, not_identified, oriented
 from ..session import Session
@@ -25,7 +26,28 @@ _FLAT = 1e9
 _SHORTER = 0.25
 
 
-def noisy_mode(session: Session, supported: np.ndarray | None = None) -> Coordinates:
+def rough(session: Session, origin: np.ndarray) -> Coordinates:
+    """Coordinates around a position, (dim,), with the scale 1 / sqrt(rows), before any curvature is known."""
+    assert session.noise is not None
+    return Coordinates(origin, np.diag(np.full(origin.size, max(1.0, float(session.noise.rows)) ** -0.5)))
+
+
+def whitened(session: Session) -> Coordinates:
+    """Coordinates around init in which F has about the curvature 1, but as far as noise hides it; one sum.
+
+    Raises
+    ------
+    NotFiniteAtInitError
+        F is not finite at init.
+    """
+    assert session.noise is not None
+    place = rough(session, session.job.post.init)
+    (values, vectors) = np.linalg.eigh(_at_init(session, place).hessian[0])
+    factor = oriented(vectors) / np.sqrt(np.maximum(np.abs(values), session.noise.blur))
+    return place.after(Coordinates(np.zeros(len(factor)), factor))
+
+
+def noisy_mode(session: Session, place: Coordinates | None = None) -> Coordinates:
     """Coordinates in which the posterior is about standard normal at its mode, from noisy expansions.
 
     Each expansion is made in the coordinates of the last one, whitened by its Hessian, so that noise of one size is
@@ -36,8 +58,8 @@ def noisy_mode(session: Session, supported: np.ndarray | None = None) -> Coordin
     ----------
     session
         Makes the sums.
-    supported
-        The first position, (dim,). None: init.
+    place
+        The first coordinates. None: around init, with the scale 1 / sqrt(rows).
 
     Raises
     ------
@@ -51,15 +73,11 @@ def noisy_mode(session: Session, supported: np.ndarray | None = None) -> Coordin
     post, noise = session.job.post, session.noise
     assert noise is not None
     dim = post.dim
-    gradient, hessian = noise.expanded
-    # largest eigenvalue of a symmetric matrix of noise, about
-    blur = hessian * max(2.0 * dim**0.5, _SURE)
-    rise = _SURE * 2.0**0.5 * float(noise.value(np.zeros(1))[0])
-    first = np.full(dim, max(1.0, float(noise.rows)) ** -0.5)
-    place = Coordinates(post.init if supported is None else supported, np.diag(first))
-    here = _expanded(session, place)
-    if here.value[0] >= NOWHERE:
-        raise NotFiniteAtInitError(f"no mode found: the potential is not finite at init; {post.remedy_at_init()}")
+    gradient, blur = noise.expanded[0], noise.blur
+    rise = rise_of_noise(noise)
+    place = rough(session, post.init) if place is None else place
+    first = np.abs(place.factor).max(axis=1)
+    here = _at_init(session, place)
     length, sums = np.inf, 1
     while sums < _MOST_SUMS:
         values, vectors = np.linalg.eigh(here.hessian[0])
@@ -94,6 +112,20 @@ def noisy_mode(session: Session, supported: np.ndarray | None = None) -> Coordin
     raise ArithmeticError(
         f"no mode found in {sums} sums with coarse answers: the last step was {length:.3g} standard deviations long"
     )
+
+
+def rise_of_noise(noise: Noise) -> float:
+    """The rise of F between two positions that noise may hide."""
+    return _SURE * 2.0**0.5 * float(noise.value(np.zeros(1))[0])
+
+
+def _at_init(session: Session, place: Coordinates) -> Expansions:
+    """The expansion of F at the first position."""
+    found = _expanded(session, place)
+    if found.value[0] >= NOWHERE:
+        remedy = session.job.post.remedy_at_init()
+        raise NotFiniteAtInitError(f"no mode found: the potential is not finite at init; {remedy}")
+    return found
 
 
 def _expanded(session: Session, place: Coordinates) -> Expansions:
