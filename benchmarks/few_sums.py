@@ -2,6 +2,7 @@
 
 python benchmarks/few_sums.py             # all studies, 4 seeds each
 python benchmarks/few_sums.py Poisson 2   # studies whose name contains a text, 2 seeds
+python benchmarks/few_sums.py --coarse    # with coarse answers
 python benchmarks/few_sums.py --plans     # forecasts against runs
 """
 
@@ -18,6 +19,7 @@ import pandas as pd
 from coarse import breast_cancer, wine
 
 import accord
+from accord.engines import Local
 from accord.posterior.reference import nuts
 
 SITES = 6
@@ -85,14 +87,14 @@ STUDIES: dict[str, Callable[[], accord.Posterior]] = {
 }
 
 
-def row(name: str, post: accord.Posterior, seeds: int) -> str:
+def row(name: str, post: accord.Posterior, seeds: int, engine: Local) -> str:
     """A row of the table."""
     with jax.enable_x64(True):
         draws = nuts(post, draws=DRAWS, warmup=2000, chains=4)
     mean, sd = draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))
     network, found, means, sds = accord.Network.star(post.num_agents), [], [], []
     for seed in range(seeds):
-        run = accord.sample(post, network, accord.samplers.Importance(), seed=seed, progress=False)
+        run = accord.sample(post, network, accord.samplers.Importance(), seed=seed, progress=False, engine=engine)
         points, traffic = run.points, run.traffic
         values, slopes = traffic.value_rows.sum() / post.sizes.sum(), traffic.gradient_rows.sum() / post.sizes.sum()
         found.append(
@@ -147,13 +149,14 @@ def main() -> None:
         for name in PLANNED:
             print(forecast(name, STUDIES[name]()), flush=True)
         return
-    wanted, seeds = (sys.argv[1] if len(sys.argv) > 1 else ""), int(sys.argv[2]) if len(sys.argv) > 2 else 4
+    engine, given = Local(coarse="--coarse" in sys.argv), [text for text in sys.argv[1:] if text != "--coarse"]
+    wanted, seeds = given[0] if given else "", int(given[1]) if len(given) > 1 else 4
     columns = "study, parameters", "rows a parameter", "certified", "sums (most)", "points a draw", "values a draw"
     columns = *columns, "gradients a draw", "kB", "mean, sds", "sd"
     print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
     for name, make in STUDIES.items():
         if wanted in name:
-            print(row(name, make(), seeds), flush=True)
+            print(row(name, make(), seeds, engine), flush=True)
 
 
 if __name__ == "__main__":

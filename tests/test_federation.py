@@ -384,7 +384,7 @@ def test_an_audit_file_has_every_entry(request, study):
 
 
 @pytest.mark.parametrize(
-    ("study", "step"), [("finished", 0), ("finished", 8), ("coarse", PLANNED + 1), ("coarse", PLANNED + 5)]
+    ("study", "step"), [("finished", 0), ("finished", 8), ("coarse", PLANNED + 1), ("coarse", PLANNED + 3)]
 )
 def test_a_new_process_makes_the_same_entries(request, tmp_path, study, step):
     before, _ = request.getfixturevalue(study)
@@ -824,7 +824,7 @@ def test_the_key_of_the_noise_stays_at_its_site(coarse):
 
 def test_noise_is_added_before_numbers_are_masked(tmp_path, coarse):
     """An entry of another noise key has other numbers, of which each differs by a small part of its range."""
-    federation, step = coarse[0], PLANNED + 5
+    federation, step = coarse[0], PLANNED + 2
     changed = back(federation, tmp_path / "changed", step)
     changed.answer("north")
     before = back(changed, tmp_path / "before", step, only=("south",))
@@ -893,7 +893,7 @@ def test_exact_answers_need_the_policy(tmp_path):
 
 
 def test_numbers_with_noise_whose_masks_do_not_cancel_are_an_error(tmp_path, coarse):
-    step = PLANNED + 5
+    step = PLANNED + 2
     federation = back(coarse[0], tmp_path / "lying", step)
     for name in SITES:
         federation.answer(name)
@@ -907,7 +907,7 @@ def test_numbers_with_noise_whose_masks_do_not_cancel_are_an_error(tmp_path, coa
 
 
 def test_numbers_with_noise_of_other_widths_are_an_error(tmp_path, coarse):
-    step = PLANNED + 5
+    step = PLANNED + 2
     federation = back(coarse[0], tmp_path / "lying", step)
     for name in SITES:
         federation.answer(name)

@@ -42,9 +42,10 @@ def whitened(session: Session) -> Coordinates:
     """
     assert session.noise is not None
     place = rough(session, session.job.post.init)
-    (values, vectors) = np.linalg.eigh(_at_init(session, place).hessian[0])
-    factor = oriented(vectors) / np.sqrt(np.maximum(np.abs(values), session.noise.blur))
-    return place.after(Coordinates(np.zeros(len(factor)), factor))
+    values, vectors = np.linalg.eigh(_at_init(session, place).hessian[0])
+    # symmetric, as sites of a study must have the same coordinates, and eigenvectors are not unique
+    root = (vectors / np.sqrt(np.maximum(np.abs(values), session.noise.blur))) @ vectors.T
+    return place.after(Coordinates(np.zeros(len(root)), root))
 
 
 def noisy_mode(session: Session, place: Coordinates | None = None) -> Coordinates:
