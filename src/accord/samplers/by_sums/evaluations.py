@@ -141,9 +141,13 @@ def combined(session: Session) -> tuple[float, np.ndarray, np.ndarray]:
     UndeterminedError
         The total curvature is not positive definite.
     """
-    dim = session.job.post.dim
-    found = session.totals(mode_of, session.job.post.init, gradients=_MODE_STEPS * (1 + dim))
-    numbers = np.asarray(found, np.float64)
+    post = session.job.post
+    found = session.totals(mode_of, post.init, gradients=_MODE_STEPS * (1 + post.dim))
+    return combination(np.asarray(found, np.float64), post.dim)
+
+
+def combination(numbers: Float[np.ndarray, " number"], dim: int) -> tuple[float, np.ndarray, np.ndarray]:
+    """`combined`, from the agents' sum of `mode_of` at init."""
     hessian = unpacked(numbers[1 + dim :], dim)
     if not np.isfinite(numbers).all() or not spectrum(hessian).enough.all():
         raise UndeterminedError("the agents' curvatures together do not determine a position")
