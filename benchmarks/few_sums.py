@@ -4,6 +4,7 @@ python benchmarks/few_sums.py             # all studies, 4 seeds each
 python benchmarks/few_sums.py Poisson 2   # studies whose name contains a text, 2 seeds
 python benchmarks/few_sums.py --coarse    # with coarse answers
 python benchmarks/few_sums.py --plans     # forecasts against runs
+python benchmarks/few_sums.py --one-shot  # Bayesian federated inference against runs
 """
 
 from __future__ import annotations
@@ -137,6 +138,20 @@ def forecast(name: str, post: accord.Posterior) -> str:
     )
 
 
+def one_shot(name: str, post: accord.Posterior) -> str:
+    """A row of the table of Bayesian federated inference, with shares of the prior and with the paper's local prior."""
+    network = accord.Network.star(post.num_agents)
+    run = accord.sample(post, network, accord.samplers.Importance(), draws=10_000, seed=0, progress=False)
+    found, whole = accord.meta_analysis(run, post, network), accord.samplers.combine.bfi(post, draws=10_000)
+    draws = whole.moved.average.reshape(-1, len(found.names)).astype(float)
+    cells = []
+    for mean, sd in ((found.one_shot, found.one_shot_sd), (draws.mean(axis=0), draws.std(axis=0))):
+        ratio = sd / found.sd
+        cells += [f"{np.abs((mean - found.mean) / found.sd).max():.2f}", f"{ratio.min():.2f} to {ratio.max():.2f}"]
+    separated = sum(np.isnan(found.estimate).any(axis=1))
+    return f"| {name} | {separated} of {post.num_agents} | {' | '.join(cells)} |"
+
+
 PLANNED = "logistic, 6", "normal, 7", "logistic, breast cancer, 11", "logistic, wine, 14", "logistic, breast cancer, 31"
 
 
@@ -148,6 +163,13 @@ def main() -> None:
         print("| --- | --- | --- | --- |")
         for name in PLANNED:
             print(forecast(name, STUDIES[name]()), flush=True)
+        return
+    if "--one-shot" in sys.argv:
+        columns = "study, parameters", "sites without an estimate", "mean, sds", "sd, ratio"
+        columns = *columns, "paper's prior: mean, sds", "paper's prior: sd, ratio"
+        print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
+        for name, make in STUDIES.items():
+            print(one_shot(name, make()), flush=True)
         return
     engine, given = Local(coarse="--coarse" in sys.argv), [text for text in sys.argv[1:] if text != "--coarse"]
     wanted, seeds = given[0] if given else "", int(given[1]) if len(given) > 1 else 4

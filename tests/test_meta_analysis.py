@@ -9,7 +9,10 @@ import pytest
 import statsmodels.api as sm
 
 import accord
+from accord.examine import meta_analysis as analysis
 from accord.examine.meta_analysis import pool
+from accord.samplers.by_sums import cubic
+from accord.samplers.by_sums.evaluations import UndeterminedError
 
 METAFOR = json.loads((Path(__file__).parent / "data" / "metafor.json").read_text())
 
@@ -126,6 +129,79 @@ def test_masked_and_coarse_runs_are_refused():
         run = accord.sample(post, network, seed=0, engine=engine, progress=False)
         with pytest.raises(ValueError, match=text):
             accord.meta_analysis(run, post, network)
+
+
+def test_the_one_shot_estimate_is_the_posterior_of_gaussian_shards():
+    rng = np.random.default_rng(5)
+    factors = rng.standard_normal((4, 3, 3))
+    post = accord.models.gaussian(rng.standard_normal((4, 3)), factors @ np.swapaxes(factors, 1, 2) + np.eye(3))
+    network = accord.Network.ring(4)
+    found = accord.meta_analysis(accord.sample(post, network, seed=0, progress=False), post, network)
+    law = post.exact()
+    np.testing.assert_allclose(found.one_shot, law.mean, atol=1e-9)
+    np.testing.assert_allclose(found.one_shot_sd, np.sqrt(np.diagonal(law.cov)), rtol=1e-9)
+    assert found.table[["one shot", "one shot sd"]].to_numpy().T.tolist() == [
+        found.one_shot.tolist(),
+        found.one_shot_sd.tolist(),
+    ]
+
+
+def fitted_alone(X, y, precision):
+    """Mode and curvature of a logistic regression with a normal prior, by Newton's method."""
+    x = np.zeros(X.shape[1])
+    for _ in range(200):
+        p = 1.0 / (1.0 + np.exp(-X @ x))
+        hessian = (X.T * (p * (1.0 - p))) @ X + precision * np.eye(len(x))
+        step = np.linalg.solve(hessian, X.T @ (p - y) + precision * x)
+        # damped: the first steps are too long if no row has the outcome
+        x = x - step / max(1.0, np.linalg.norm(step))
+    assert np.linalg.norm(step) < 1e-9
+    return x, hessian
+
+
+def test_the_one_shot_estimate_is_off_if_outcomes_are_rare(tmp_path):
+    rng, variance, sites = np.random.default_rng(2), 10.0, 5
+    X = np.concatenate([np.ones((sites, 80, 1)), rng.standard_normal((sites, 80, 2))], axis=2)
+    y = (rng.random((sites, 80)) < 1.0 / (1.0 + np.exp(2.5 - X @ [0.0, 1.0, -0.5]))).astype(float)
+    # no row of the first site has the outcome
+    y[0] = 0.0
+    post = accord.models.logistic_regression(list(zip(X, y, strict=True)), variance)
+    network = accord.Network.star(sites)
+    run = accord.sample(post, network, seed=0, progress=False)
+    found = accord.meta_analysis(run, post, network)
+    modes, hessians = zip(*(fitted_alone(*own, 1.0 / variance / sites) for own in zip(X, y, strict=True)), strict=True)
+    total = np.sum(hessians, axis=0)
+    expected = np.linalg.solve(total, np.einsum("nij,nj->i", hessians, modes))
+    # the library finds modes to a tenth of an sd of the site, and its next Newton step is in the sum
+    np.testing.assert_allclose((found.one_shot - expected) / found.sd, 0.0, atol=0.03)
+    np.testing.assert_allclose(found.one_shot_sd, np.sqrt(np.diagonal(np.linalg.inv(total))), rtol=0.01)
+    assert np.abs((found.one_shot - found.mean) / found.sd).max() > 1.0
+    text = accord.report(run, tmp_path / "report.html", post, network).read_text()
+    worst = np.abs((found.one_shot - found.mean) / found.sd)
+    assert f"{worst.max():.2f} posterior standard deviations from the posterior mean" in text
+    assert f"{found.one_shot[0]:.3g} (sd {found.one_shot_sd[0]:.2g})" in text
+
+
+def test_the_one_shot_estimate_is_the_first_sum_of_importance(monkeypatch):
+    # so it reveals nothing that the run did not
+    seen, usual = [], cubic.combined
+    monkeypatch.setattr(cubic, "combined", lambda session: seen.append(usual(session)) or seen[-1])
+    run, post, network = sampled(tables((30, 30, 30)))
+    found = accord.meta_analysis(run, post, network)
+    np.testing.assert_array_equal(found.one_shot, seen[0][1])
+
+
+def test_no_one_shot_estimate_if_sites_do_not_determine_it(tmp_path, monkeypatch):
+    run, post, network = sampled(tables((30, 30, 30)))
+    monkeypatch.setattr(analysis, "combination", refused)
+    found = accord.meta_analysis(run, post, network)
+    assert np.isnan([found.one_shot, found.one_shot_sd]).all() and np.isfinite(found.table["fixed"]).all()
+    text = accord.report(run, tmp_path / "report.html", post, network).read_text()
+    assert "No one-shot estimate (BFI)" in text
+
+
+def refused(numbers, dim):
+    raise UndeterminedError
 
 
 @pytest.mark.parametrize("means", [(0.0, 0.5, 2.5), (0.0, 0.0, 1.5, 0.0), (0.0, 0.3, 12.0, 0.1)])

@@ -14,6 +14,7 @@ from ..network import Network
 from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
 from ..results.run import Run
+from ..samplers.by_sums.evaluations import UndeterminedError, combination, mode_of
 from ..samplers.engine import Builder
 from .agents import Agents, agents_of
 from .sites import names_of_sites
@@ -98,6 +99,12 @@ class MetaAnalysis:
         Means and standard deviations of the posterior of all rows, (parameter,).
     interval
         Its 2.5% and 97.5% quantiles, (parameter, 2).
+    one_shot, one_shot_sd
+        Mean and standard deviations of the one-shot estimate, (parameter,): the Gaussian
+        N(A^-1 sum_i A_i m_i, A^-1), A = sum_i A_i, with the mode m_i and the curvature A_i of site i's own rows and its
+        equal share of the prior. This is Bayesian federated inference (Jonker, Pazira and Coolen 2024) with this share
+        as the local prior. The paper's local prior is the whole prior, as in `accord.samplers.combine.bfi`. Modes are
+        found to a tenth of the standard deviations of a site. Not a number if A is not positive definite.
     """
 
     names: tuple[str, ...]
@@ -108,19 +115,22 @@ class MetaAnalysis:
     mean: np.ndarray
     sd: np.ndarray
     interval: np.ndarray
+    one_shot: np.ndarray
+    one_shot_sd: np.ndarray
 
     def __repr__(self) -> str:
         return f"<MetaAnalysis: {len(self.names)} parameters of {len(self.sites)} sites>"
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per parameter: estimates with standard errors, tau, the prediction interval, and the posterior."""
+        """One row per parameter: posterior, one-shot and pooled estimates, tau, and the prediction interval."""
         import pandas as pd
 
         rows = []
         for place, found in enumerate(self.pooled):
             row: dict[str, float] = {"sites": int(np.isfinite(self.estimate[:, place]).sum())}
             row |= {"posterior": self.mean[place], "sd": self.sd[place]}
+            row |= {"one shot": self.one_shot[place], "one shot sd": self.one_shot_sd[place]}
             if found is not None:
                 row |= {"fixed": found.fixed.estimate, "fixed se": found.fixed.se}
                 row |= {"random": found.reml.estimate, "random se": found.reml.se, "tau": found.reml.tau}
@@ -143,7 +153,8 @@ def meta_analysis(run: Run, post: Posterior, network: Network, *, engine: str | 
 
     Each site estimates all parameters from its own rows by maximum likelihood, without the prior. Then the estimates
     of each parameter are pooled, with fixed and with random effects. The posterior needs no site to have an estimate of
-    its own. Parameters are unconstrained ones: the log of a standard deviation, for example.
+    its own. The one-shot estimate is the Gaussian of Bayesian federated inference, from the first sum of `Importance`.
+    Parameters are unconstrained ones: the log of a standard deviation, for example.
 
     Parameters
     ----------
@@ -181,7 +192,18 @@ def analysed(run: Run, agents: Agents, sites: tuple[str, ...]) -> MetaAnalysis:
     ]
     names = agents.post.unconstrained_names
     interval = np.quantile(flat, [(1.0 - _INTERVAL) / 2.0, (1.0 + _INTERVAL) / 2.0], axis=0).T
-    return MetaAnalysis(names, sites, estimate, se, tuple(pooled), mean, np.sqrt(np.diagonal(covariance)), interval)
+    sd, one_shot = np.sqrt(np.diagonal(covariance)), _one_shot(agents)
+    return MetaAnalysis(names, sites, estimate, se, tuple(pooled), mean, sd, interval, *one_shot)
+
+
+def _one_shot(agents: Agents) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviations of the one-shot estimate, (dim,), by the first sum of `Importance`."""
+    post = agents.post
+    try:
+        _, mean, precision = combination(np.asarray(agents.totals(mode_of, post.init), np.float64), post.dim)
+    except UndeterminedError:
+        return np.full(post.dim, np.nan), np.full(post.dim, np.nan)
+    return mean, np.sqrt(np.diagonal(np.linalg.inv(precision)))
 
 
 # --- first stage ---

@@ -40,6 +40,7 @@ _MOST_BY_SITE = 12
 _LETTERS = 28
 # Width and height of a small plot, in inches of 96 pixels.
 _SMALL = (2.75, 2.0)
+_NO_ONE_SHOT = "No one-shot estimate (BFI): the curvatures of the sites together do not determine a position."
 _TITLE = "Report of a run"
 # Settings with lines of their own, or too long for the report.
 _ELSEWHERE = ("method", "network", "sites", "agreed", "chosen", "local", "sds")
@@ -419,7 +420,7 @@ def _meta(page: Page) -> str:
     def pooled(one: Pooled) -> Cell:
         return interval(one.estimate, one.low, one.high)
 
-    rows = []
+    rows, known = [], bool(np.isfinite(found.one_shot).all())
     for place, (name, own) in enumerate(zip(found.names, found.pooled, strict=True)):
         count = f"{int(np.isfinite(found.estimate[:, place]).sum())} of {len(found.sites)}"
         cells = [number("")] * 4
@@ -427,9 +428,16 @@ def _meta(page: Page) -> str:
             low, high = own.predicted
             predicted = f"{low:.3g} to {high:.3g}" if np.isfinite(low) else ""
             cells = [pooled(own.fixed), pooled(own.reml), number(f"{own.reml.tau:.2g}"), number(predicted)]
-        rows.append((name, interval(found.mean[place], *found.interval[place]), number(count), *cells))
+        one_shot = number(f"{found.one_shot[place]:.3g} (sd {found.one_shot_sd[place]:.2g})" if known else "")
+        rows.append((name, interval(found.mean[place], *found.interval[place]), one_shot, number(count), *cells))
     headings = _headings(
-        "posterior of all rows", "sites with an estimate", "fixed effect", "random effects", "tau", "another site"
+        "posterior of all rows",
+        "one shot (BFI)",
+        "sites with an estimate",
+        "fixed effect",
+        "random effects",
+        "tau",
+        "another site",
     )
     text = (
         "What a meta-analysis of the sites' own estimates finds, beside the posterior of all rows. Each site estimates "
@@ -440,7 +448,7 @@ def _meta(page: Page) -> str:
     )
     missing = [f"{site}: no estimate of {', '.join(names)}" for site, names in found.without_estimate().items()]
     more = len(missing) - _MOST_SITES
-    parts = [table(["", *headings], rows), paragraph(text)]
+    parts = [table(["", *headings], rows), paragraph(text), paragraph(_one_shot(found) if known else _NO_ONE_SHOT)]
     if missing:
         parts += [
             paragraph(
@@ -450,6 +458,19 @@ def _meta(page: Page) -> str:
             bullets([*missing[:_MOST_SITES], *([f"and {more} more"] if more > 0 else [])]),
         ]
     return "\n".join(parts)
+
+
+def _one_shot(found: MetaAnalysis) -> str:
+    """What the one-shot estimate is, and how far it is from the posterior."""
+    apart, ratio = np.abs(found.one_shot - found.mean) / found.sd, found.one_shot_sd / found.sd
+    worst = int(np.argmax(apart))
+    return (
+        "One shot: Bayesian federated inference (BFI, Jonker et al. 2024) averages the sites' modes with their "
+        "curvatures as weights, and reports a normal distribution with the sum of the curvatures. Here each site has "
+        f"an equal share of the prior. The worst parameter, {found.names[worst]}, is {apart[worst]:.2f} posterior "
+        f"standard deviations from the posterior mean. The standard deviations are {ratio.min():.2f} to "
+        f"{ratio.max():.2f} times the posterior's."
+    )
 
 
 # --- draws ---

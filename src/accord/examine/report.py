@@ -94,7 +94,11 @@ def _answers(run: Run, post: Posterior, network: Network, names: tuple[str, ...]
     if isinstance(left_out, Loo):
         requests += ("six sums over rows for leave-one-out cross-validation, summed over the sites",)
     if isinstance(meta, MetaAnalysis):
-        requests += ("each site's own maximum likelihood estimates and standard errors",)
+        requests += (
+            "each site's own maximum likelihood estimates and standard errors, "
+            "with gradients and curvatures of its log likelihood on the way",
+            "one sum of the sites' modes and curvatures, as in the first sum of Importance()",
+        )
     return Answers(of_sites, check, left_out, meta, requests)
 
 

@@ -146,14 +146,19 @@ def combined(session: Session, place: Coordinates | None = None) -> tuple[float,
     dim, noise = session.job.post.dim, session.noise
     points = session.job.post.init[None] if place is None else np.zeros((1, dim))
     (found,) = session.totals(mode_of, points=points, at_once=1, gradients=_MODE_STEPS * (1 + dim), coordinates=place)
-    numbers = np.asarray(found, np.float64)
+    return combination(np.asarray(found, np.float64), dim, 0.0 if noise is None else noise.blur)
+
+
+def combination(
+    numbers: Float[np.ndarray, " number"], dim: int, blur: float = 0.0
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """`combined`, from the agents' sum of `mode_of`. Curvatures below `blur` are raised to it, as noise hides them."""
     hessian = unpacked(numbers[1 + dim :], dim)
-    if not np.isfinite(numbers).all() or (noise is None and not spectrum(hessian).enough.all()):
+    if not np.isfinite(numbers).all() or (blur == 0.0 and not spectrum(hessian).enough.all()):
         raise UndeterminedError("the agents' curvatures together do not determine a position")
-    if noise is not None:
-        # noise must not make a direction flat
+    if blur > 0.0:
         values, vectors = np.linalg.eigh(hessian)
-        hessian = (vectors * np.maximum(values, noise.blur)) @ vectors.T
+        hessian = (vectors * np.maximum(values, blur)) @ vectors.T
     return float(numbers[0]), np.linalg.solve(hessian, numbers[1 : 1 + dim]), hessian
 
 
