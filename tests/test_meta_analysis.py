@@ -185,7 +185,7 @@ def test_the_one_shot_estimate_is_off_if_outcomes_are_rare(tmp_path):
 def test_the_one_shot_estimate_is_the_first_sum_of_importance(monkeypatch):
     # so it reveals nothing that the run did not
     seen, usual = [], cubic.combined
-    monkeypatch.setattr(cubic, "combined", lambda session: seen.append(usual(session)) or seen[-1])
+    monkeypatch.setattr(cubic, "combined", lambda *given: seen.append(usual(*given)) or seen[-1])
     run, post, network = sampled(tables((30, 30, 30)))
     found = accord.meta_analysis(run, post, network)
     np.testing.assert_array_equal(found.one_shot, seen[0][1])

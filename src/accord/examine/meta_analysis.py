@@ -200,7 +200,8 @@ def _one_shot(agents: Agents) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviations of the one-shot estimate, (dim,), by the first sum of `Importance`."""
     post = agents.post
     try:
-        _, mean, precision = combination(np.asarray(agents.totals(mode_of, post.init), np.float64), post.dim)
+        (numbers,) = agents.totals(mode_of, points=post.init[None], at_once=1)
+        _, mean, precision = combination(np.asarray(numbers, np.float64), post.dim)
     except UndeterminedError:
         return np.full(post.dim, np.nan), np.full(post.dim, np.nan)
     return mean, np.sqrt(np.diagonal(np.linalg.inv(precision)))
