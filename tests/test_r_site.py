@@ -105,7 +105,8 @@ PROGRAM = """
 source(commandArgs(TRUE)[1])
 asked <- fromJSON(commandArgs(TRUE)[2], simplifyVector = FALSE)
 study <- read_study(asked$study)
-policy <- list(site = "west", data = asked$data, floors = list(rows = 10L, cells = 3L, parameters = 1, rare = "refuse"))
+policy <- list(site = "west", data = asked$data, sheet = read_sheet(study, list(site = "west", data = asked$data)),
+               floors = list(rows = 10L, cells = 3L, parameters = 1, rare = "refuse"))
 meeting <- list(gathered = function(own) rep(list(own), 3), require = function(problems) stopifnot(!length(problems)),
                 total = function(items) lapply(items, function(own) 3 * own$x))
 model <- build_model(study, policy, meeting, print)
@@ -191,7 +192,7 @@ def test_the_program_answers_studies_of_this_version():
 
 
 def test_lines_and_length():
-    for name in ("accord-site.R", "accord-model.R", "accord-density.R", "accord.R"):
+    for name in ("accord-site.R", "accord-data.R", "accord-model.R", "accord-density.R", "accord.R"):
         lines = (R / name).read_text().splitlines()
         assert len(lines) <= 500 and max(map(len, lines)) <= 120, name
 
@@ -381,12 +382,12 @@ def test_a_bad_file_is_refused_without_its_cells(begun):
             begun.answer(name)
         found = site_in_r(begun, "answer", "--yes")
     assert found.returncode == 1 and "some cells have a third text besides the two" in found.stderr
-    assert "1 lines, such as 92, have a third text" in found.stdout and "perhaps" not in found.stdout + found.stderr
+    assert "line 92 has a third text" in found.stdout and "perhaps" not in found.stdout + found.stderr
     content = json.loads(begun.board.read(2, SITE).splitlines()[0])["content"]
     assert "some cells have a third text" in content["refused"][0] and "92" not in content["refused"][0]
     rows.write_text(good + "\n51,a")
     found = site_in_r(begun, "check")
-    assert found.returncode == 1 and "cannot be read as CSV" in found.stderr
+    assert found.returncode == 1 and "line 92 has fewer cells" in found.stderr
 
 
 # --- the analyst's side ---
