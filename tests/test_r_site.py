@@ -712,3 +712,32 @@ def test_an_analyst_reads_the_draws(mixed, tmp_path):
     found, run = json.loads(out.stdout), runs["north"]
     assert found["names"][:-3] == list(run.names) and found["last"][-3:] == [4, 200, 800]
     np.testing.assert_allclose(found["last"][:-3], run.average[-1, -1], rtol=1e-12)
+
+
+IN_MEMORY = """
+source(commandArgs(TRUE)[1])
+set.seed(1)
+table <- function(n) data.frame(age = rnorm(n, 50, 9), ward = factor(sample(c("b", "a"), n, TRUE), c("b", "a")),
+                                died = sample(c("yes", "no"), n, TRUE))
+tables <- list(north = table(60), south = table(60))
+tables$north$age[3] <- NA
+tables$south$ward[5] <- NA
+again <- function(...) accord_sample(tables, "died ~ age + ward", "bernoulli", draws = 50, chains = 1,
+                                     positive = list(died = "yes"), ...)
+refused <- tryCatch(again(), error = conditionMessage)
+stopifnot(is.character(refused), grepl("row 2 has no value", refused))
+draws <- suppressWarnings(again(missing = "drop"))
+stopifnot(nrow(draws) == 50, identical(names(draws)[1:3], c("Intercept", "age", "ward[b]")))
+"""
+
+
+@pytest.mark.slow
+def test_an_analyst_samples_tables_with_missing_cells(tmp_path):
+    (tmp_path / "analyst.R").write_text(IN_MEMORY)
+    has = subprocess.run([str(RSCRIPT), "-e", "library(reticulate)"], capture_output=True, check=False)
+    if has.returncode:
+        pytest.skip("needs the package reticulate")
+    env = os.environ | {"RETICULATE_PYTHON": sys.executable, "PYTHONPATH": str(Path(accord.__file__).parents[1])}
+    words = [str(RSCRIPT), str(tmp_path / "analyst.R"), str(R / "accord.R")]
+    out = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=300)
+    assert out.returncode == 0, out.stderr
