@@ -381,7 +381,11 @@ release <- function(study, policy, board, yes) {
   }
 }
 
-say <- function(text) cat("this site only: ", text, "\n", sep = "")
+said <- character()
+say <- function(text) if (!text %in% said) {       # once, also while the program waits
+  said <<- c(said, text)
+  cat("this site only: ", text, "\n", sep = "")
+}
 
 answer <- function(study, policy, board, yes) with_lock(policy$folder, function() {
   data <- file.path(policy$folder, substr(study$hash, 1, 16), "data.txt")
