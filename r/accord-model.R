@@ -1,4 +1,4 @@
-# The model of a site in R: its study's formula, its rows, and the summaries that all sites agree on.
+# The model of a site in R: its study and formula, and the summaries of rows that all sites agree on.
 # accord-site.R reads this file. It needs base R and the package jsonlite.
 
 FAMILIES <- c("normal", "bernoulli", "binomial", "poisson", "negative_binomial")
@@ -6,64 +6,11 @@ EXTRA <- c(normal = "sigma", negative_binomial = "concentration")
 NAMES <- "`[^`]+`|[[:alpha:]_][[:alnum:]_.]*"
 NAME <- paste0("(", NAMES, ")")
 
-fail <- function(...) stop(structure(class = c("wrong", "error", "condition"),
-                                     list(message = paste0(...), call = NULL)))
-`%or%` <- function(x, other) if (is.null(x)) other else x
-sorted <- function(x) sort(x, method = "radix")
-empty <- function() setNames(list(), character())
-json <- function(x) enc2utf8(as.character(toJSON(x, auto_unbox = TRUE, null = "null", digits = I(17))))
-
-text_of_file <- function(path) {
-  if (!file.exists(path) || dir.exists(path)) fail("there is no file ", path)
-  text <- rawToChar(readBin(path, "raw", file.size(path)))
-  Encoding(text) <- "UTF-8"
-  if (!validUTF8(text)) fail(path, " is not UTF-8 text")
-  gsub("\r\n", "\n", sub("^\ufeff", "", text), fixed = TRUE)
-}
-
+BLANKS <- c("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 plain_name <- function(x) gsub("`", "", trimws(x), fixed = TRUE)
-
-# The common part of TOML: values are translated to JSON.
-read_toml <- function(path) {
-  text <- text_of_file(path)
-  tokens <- regmatches(text, gregexpr(
-    "\"([^\"\\\\\n]|\\\\.)*\"|'[^'\n]*'|#[^\n]*|[][{},=\n]|[^][{},=#\"'\\s]+", text,
-    perl = TRUE))[[1]]
-  if (gsub("\\s", "", paste(tokens, collapse = "")) != gsub("\\s", "", text)) fail(path, ": a text does not end")
-  tokens <- c(tokens[!grepl("^#", tokens)], "\n")
-  bad <- function(line) fail(path, " is not the TOML that a site with R reads: see `", paste(line, collapse = " "), "`")
-  literal <- function(x) vapply(x, function(one) if (grepl("^'", one)) json(gsub("^'|'$", "", one)) else one, "")
-  path_of <- function(one) if (grepl("^[\"']", one)) fromJSON(literal(one)) else strsplit(one, ".", fixed = TRUE)[[1]]
-  put <- function(table, at, value) {
-    if (length(at) == 1 && at %in% names(table)) bad(c(at, "twice"))
-    table[at[1]] <- list(if (length(at) == 1) value else put(table[[at[1]]] %or% empty(), at[-1], value))
-    table
-  }
-  depth <- cumsum(tokens %in% c("[", "{")) - cumsum(tokens %in% c("]", "}"))
-  root <- empty()
-  section <- NULL
-  for (at in split(seq_along(tokens), cumsum(c(0, head(tokens == "\n" & depth == 0, -1))))) {
-    line <- tokens[at[tokens[at] != "\n"]]
-    if (!length(line)) next
-    if (line[1] == "[" && length(line) == 3) {
-      section <- path_of(line[2])
-      if (is.null(tryCatch(root[[section]], error = function(e) NULL))) root <- put(root, section, empty())
-      next
-    }
-    if (length(line) < 3 || line[2] != "=") bad(line)
-    value <- literal(line[-(1:2)])
-    names_here <- which(value == "=") - 1
-    value[names_here] <- ifelse(grepl("^\"", value[names_here]), value[names_here], paste0("\"", value[names_here],
-        "\""))
-    value[value == "="] <- ":"
-    number <- grepl("^[+-]?[0-9]", value)
-    value[number] <- gsub("^[+]|_", "", value[number])
-    text <- gsub(",\\s*([]}])", "\\1", paste(value, collapse = " "))
-    value <- tryCatch(fromJSON(paste0("[", text, "]"), simplifyVector = FALSE)[[1]], error = function(e) bad(line))
-    root <- put(root, c(section, path_of(line[1])), value)
-  }
-  root
-}
+# A problem of the rows of all sites. `check` cannot know whether other sites have it too.
+fail_at_all <- function(...) stop(structure(class = c("of all", "wrong", "error", "condition"),
+                                            list(message = paste0(...), call = NULL)))
 
 read_formula <- function(text) {
   unknown <- function(part) fail("the formula has the term ", part, ": a site with R knows columns, scale(column), ",
@@ -86,7 +33,8 @@ read_formula <- function(text) {
     else if (length(found <- match(paste0("(scale|center|C)\\(\\s*", NAME, "\\s*\\)"), part)))
       one <- list(kind = found[2], column = plain_name(found[3]))
     else unknown(part)
-    terms <- c(terms, list(c(one, text = gsub("[ `]", "", part))))
+    terms <- c(terms, list(c(one, text = if (one$kind == "plain") one$column else
+      paste0(one$kind, "(", one$column, ")"))))
   }
   if (anyDuplicated(terms)) fail("the formula has a term twice: ", text)
   if (any(response$columns %in% vapply(terms, `[[`, "", "column"))) fail("the response is also among the terms: ", text)
@@ -95,71 +43,97 @@ read_formula <- function(text) {
        factors = unlist(lapply(terms, function(x) if (x$kind == "C") x$column)))
 }
 
-# --- the rows ---
+# --- the study and the policy ---
 
-is_number <- function(x) grepl("^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$", x)
-level_of <- function(x) sub("^([+-]*[0-9]+)[.]0$", "\\1", x)
-natural <- function(x) {               # sorted, with runs of digits by value
-  key <- vapply(x, function(one) {
-    part <- regmatches(one, gregexpr("[0-9]+|[^0-9]+", one))[[1]]
-    paste(ifelse(grepl("^[0-9]", part), sprintf("\001%020.0f\001%s", suppressWarnings(as.numeric(part)), part),
-                 paste0("\002", part)), collapse = "\003")
-  }, "")
-  as.character(x)[order(ifelse(grepl("^\001", key), paste0("\002\003", key), key), method = "radix")]
-}
+known_keys <- function(where, table, known) for (key in setdiff(names(table), known))
+  fail(key, " in ", where, ": a site with R knows only ", paste(known, collapse = ", "))
 
-read_sheet <- function(study, policy) {
-  where <- paste0(policy$site, " (", basename(policy$data), ")")
-  lines <- strsplit(text_of_file(policy$data), "\n", fixed = TRUE)[[1]]
-  if (length(lines) && grepl("^sep=.?$", lines[1])) lines[1] <- ""
-  separator <- if (is.list(study$separator)) study$separator[[policy$site]] %or% "," else study$separator
-  cells <- tryCatch(read.table(text = lines, sep = separator, quote = "\"", colClasses = "character", comment.char = "",
-                               na.strings = character(), strip.white = TRUE, fill = FALSE, encoding = "UTF-8"),
-    error = function(e) fail(where, ": the file cannot be read as CSV: each row needs as many cells as the header, ",
-                             "separated by \"", separator, "\" (separator in [data])"))
-  header <- trimws(unlist(cells[1, ], use.names = FALSE))
-  if (anyDuplicated(header[header != ""])) fail(where, ": two columns have one name")
-  at <- which(nzchar(trimws(lines)))
-  columns <- setNames(lapply(cells[-1, , drop = FALSE], trimws), header)[header != ""]
-  list(where = where, columns = columns, lines = if (length(at) == nrow(cells)) at[-1] else seq_len(nrow(cells) - 1))
-}
-
-header_of <- function(study, policy) names(read_sheet(study, policy)$columns)
-
-read_column <- function(study, name, cells) {
-  codes <- suppressWarnings(as.numeric(study$blanks[is_number(study$blanks)]))
-  numeric <- is_number(cells)
-  numbers <- suppressWarnings(as.numeric(ifelse(numeric, cells, NA)))
-  absent <- cells %in% study$blanks | numbers %in% codes
-  has <- !absent
-  unclear <- function(rows, problem) list(kind = "unclear", values = cells, absent = absent, rows = rows,
-      problem = problem)
-  column <- function(kind, values) list(kind = kind, values = values, absent = absent)
-  if (all(absent)) return(column("empty", rep(NA_real_, length(cells))))
-  if (name %in% names(study$positive)) {
-    ones <- level_of(cells) %in% level_of(study$positive[[name]])
-    others <- unique(level_of(cells)[has & !ones])
-    usual <- names(sort(table(level_of(cells)[has & !ones]), decreasing = TRUE))[1]
-    if (length(others) > 1) return(if (any(ones)) unclear(which(has & !ones & level_of(cells) != usual),
-      "a third text besides the two of a yes-no column: name all spellings of 1 in positive")
-      else unclear(which(has & !ones), "several texts, none of them in positive"))
-    return(column("yes-no", ifelse(has, as.numeric(ones), NA)))
+read_study <- function(path) {
+  found <- read_toml(path)
+  known_keys("the study", found, c("data", "model", "priors", "run", "rehearsal"))
+  data <- found$data
+  model <- found$model
+  run <- found$run
+  known_keys("[data]", data, c("sites", "positive", "strings", "blanks", "missing", "constant", "separator", "columns"))
+  known_keys("[model]", model, c("formula", "family", "positive"))
+  known_keys("[run]", run, c("draws", "chains", "seed", "masks", "coarse", "points", "fallback", "report"))
+  study <- list(hash = hex(charToRaw(text_of_file(path))), sites = unlist(data$sites),
+                family = model$family %or% "normal", formula = model$formula, priors = found$priors,
+                missing = data$missing %or% "error", strings = unlist(data$strings),
+                blanks = c(BLANKS, unlist(data$blanks)),
+                constant = unlist(data$constant), separator = data$separator %or% ",", columns = unlist(data$columns))
+  for_whole <- function(key, least) {
+    x <- run[[key]] %or% 1
+    if (!(is.numeric(x) && x == round(x) && x >= least))
+      paste0(key, " in [run] as a whole number", if (is.finite(least)) " above 0")
   }
-  factor <- function() if (length(unique(cells[has])) > 5000) unclear(which(has), "more than 5,000 different texts")
-    else column("factor", ifelse(has, level_of(cells), ""))
-  if (name %in% c(study$strings, study$terms$factors)) return(factor())
-  if (all(tolower(cells[has]) %in% c("true", "false")))
-    return(column("yes-no", ifelse(has, as.numeric(tolower(cells) == "true"), NA)))
-  if (any(is.infinite(numbers))) return(unclear(which(is.infinite(numbers)), "no finite float64 number"))
-  if (all(numeric[has]))
-    return(column(if (all(numbers[has] %in% 0:1)) "yes-no" else "number", ifelse(has, numbers, NA)))
-  if (all(grepl("^[+-]?[0-9][0-9., ']*$", cells[has]))) return(unclear(which(has & !numeric),
-    "numbers in another format: a site with R reads numbers such as 1234.5 only"))
-  if (all(grepl("^[0-9]{1,4}[-./ ]([0-9]{1,2}|[A-Za-z]{3})[-./ ][0-9]{1,4}", cells[has])))
-    return(unclear(which(has), "dates: a site with R reads them only as texts, named in strings"))
-  if (!any(numeric[has])) return(factor())
-  unclear(which(has & !numeric), "a text where others have numbers, or a number where others have texts")
+  for_prior <- function(key) {
+    prior <- study$priors[[key]]
+    if (!is.list(prior) || !identical(prior$name, "Normal")) return(paste0(
+      "the default prior of ", key, " or Normal (a site with R knows Normal only)"))
+    if (!all(names(prior) %in% c("name", "loc", "scale")) || !is.numeric(prior$loc) || !is.numeric(prior$scale) ||
+        !isTRUE(prior$scale > 0)) paste0("the prior of ", key, " with the numbers loc and scale, and scale above 0")
+  }
+  for (key in c("masks", "coarse", "points", "fallback", "report")) if (!is.logical(run[[key]] %or% TRUE))
+    fail("study ", path, ": ", key, " in [run] must be true or false")
+  separators <- if (is.list(study$separator)) study$separator else list(study$separator)
+  wants <- c(if (length(study$sites) < 3 || !(run$masks %or% TRUE)) "masks of at least three sites",
+             if (run$coarse %or% TRUE) "exact answers, coarse = false in [run] (it does not add noise yet)",
+             if (!(run$points %or% FALSE)) "positions in the plan, points = true in [run]",
+             if (run$fallback %or% FALSE) "fallback = false in [run]",
+             if (run$report %or% FALSE) "report = false in [run]",
+             for_whole("draws", 1), for_whole("chains", 1), for_whole("seed", -Inf),
+             unlist(lapply(names(found$priors), for_prior)),
+             if (!all(vapply(separators, function(one) is.character(one) && grepl("^[ !#-~\t]$", one), NA)))
+               "separator in [data] as one character of ASCII",
+             if (!is.character(study$family) || !study$family %in% FAMILIES)
+               paste("one of the families", paste(FAMILIES, collapse = ", ")),
+             if (!study$missing %in% c("error", "drop")) "missing = \"error\" or \"drop\" in [data]",
+             if (is.list(data$strings) && !is.null(names(data$strings))) "strings in [data] as a list of columns")
+  if (length(wants)) fail("study ", path, ": a site with R needs ", paste(wants, collapse = "; "))
+  study$terms <- read_formula(study$formula)
+  study$positive <- lapply(c(data$positive, if (!is.null(model$positive))
+    setNames(list(model$positive), trimws(sub("~.*", "", study$formula)))), unlist)
+  study
 }
+
+read_policy <- function(path) {
+  own <- read_toml(path)
+  known_keys("the policy", own, c("site", "data", "folder", "studies", "columns", "points", "own_numbers", "exact",
+                                  "identity", "peers", "modules", "rows", "cells", "parameters", "rare"))
+  for (key in c("site", "data", "folder", "studies", "identity", "peers"))
+    if (is.null(own[[key]])) fail("policy ", path, ": ", key, " is missing")
+  for (key in c("data", "folder", "identity")) if (!grepl("^/", own[[key]] <- path.expand(own[[key]])))
+    own[[key]] <- file.path(dirname(path), own[[key]])
+  own$points <- own$points %or% 1000000L
+  own$floors <- list(rows = own$rows %or% 10L, cells = own$cells %or% 3L, parameters = own$parameters %or% 0.1,
+                     rare = own$rare %or% "refuse")
+  for (key in c("rows", "cells", "parameters")) if (!is.numeric(own$floors[[key]]))
+    fail("policy ", path, ": ", key, " must be a number")
+  if (!is.numeric(own$points) || own$points < 1) fail("policy ", path, ": points must be a number above 0")
+  if (!own$floors$rare %in% c("refuse", "warn")) fail("policy ", path, ": rare must be \"refuse\" or \"warn\"")
+  own
+}
+
+refusals <- function(study, policy) {
+  keys <- unlist(policy$peers[study$sites])
+  beyond <- setdiff(intersect(study$columns %or% study$terms$mentioned, names(policy$sheet$columns)),
+      unlist(policy$columns))
+  c(if (!study$hash %in% unlist(policy$studies)) paste("its policy does not allow the study of hash", study$hash),
+    if (!policy$site %in% study$sites) paste("the study lists the sites", paste(study$sites, collapse = ", ")),
+    if (identical(policy$site, study$sites[1])) "it is the first site of the study, which must run Python",
+    if (!is.null(policy$columns) && length(beyond))
+      paste("its policy does not allow the columns", paste(sorted(beyond), collapse = ", ")),
+    if (!(policy$exact %or% FALSE))
+      paste("the study has exact answers (coarse = false), which reveal more of its rows,",
+                                          "and the policy does not allow that by `exact`"),
+    if (length(keys) < length(study$sites) || anyDuplicated(keys))
+      "its policy needs one public key per site in `peers`",
+    if (!identical(unname(policy$peers[[policy$site]]), text64(identity_of(policy)$pubkey$data)))
+      "its key in `peers` does not belong to its `identity`")
+}
+
+# --- the rows ---
 
 singles_out <- function(x, cells) {
   x <- sort(x) / max(abs(x), .Machine$double.xmin)
@@ -201,14 +175,14 @@ means_and_sds <- function(meeting, values) {
 }
 
 build_model <- function(study, policy, meeting, say) {
-  sheet <- read_sheet(study, policy)
+  sheet <- policy$sheet
+  if (length(sheet$problem)) fail(sheet$problem)
   site <- policy$site
   floors <- policy$floors
   problems <- character()
   note <- function(name, rows, what) {
     at <- sheet$lines[rows]
-    say(sprintf("%s: column '%s': %d lines, such as %s, have %s", sheet$where, name, length(at),
-                paste(head(at, 5), collapse = ", "), what))
+    say(sprintf("%s: column '%s': %s %s", sheet$where, name, some_lines(at), what))
     problems <<- c(problems, sprintf("%s: column '%s': some cells have %s. The site's own log lists the lines",
                                      sheet$where, name, what))
   }
@@ -238,6 +212,7 @@ build_model <- function(study, policy, meeting, say) {
   rows <- length(sheet$lines)
   keep <- if (study$missing == "drop") !Reduce(`|`, absent, rep(FALSE, rows)) else rep(TRUE, rows)
   dropped <- sum(!keep)
+  if (dropped) say(sprintf("%d of %d rows have a missing cell and are left out", dropped, rows))
   for (name in names(absent)) {
     table[[name]]$values <- table[[name]]$values[keep]
     if (any(absent[[name]] & keep))
@@ -255,7 +230,7 @@ build_model <- function(study, policy, meeting, say) {
         sprintf("%s: column '%s': %d of %d levels have fewer than %d rows, the floor of the site: %s",
       sheet$where, name, sum(counts[[name]] < floors$cells), length(counts[[name]]), floors$cells,
       "merge levels, or leave the column out"))
-  if (length(shared)) fail(paste(shared, collapse = "; "))
+  if (length(shared)) fail_at_all(paste(shared, collapse = "; "))
   meeting$require(problems)
   # summaries of the columns
   disclosed <- function(count) if (count > 0 && count < floors$cells) paste("<", floors$cells) else as.integer(count)
@@ -298,7 +273,7 @@ build_model <- function(study, policy, meeting, say) {
   steady <- c(study$constant, if (length(study$terms$response$columns) > 1) study$terms$response$columns)
   same <- c(Filter(function(name) length(levels[[name]]) == 1, factors), Filter(function(name) columns[[name]]$sd == 0,
       shown))
-  for (name in setdiff(same, steady)) fail("column '", name, "' is the same in every row: leave it out")
+  for (name in setdiff(same, steady)) fail_at_all("column '", name, "' is the same in every row: leave it out")
   # the formula
   single <- function(columns) if (floors$rare == "refuse") for (name in names(columns))
     if (singles_out(columns[[name]], floors$cells)) return(meeting$require(sprintf(
@@ -333,7 +308,7 @@ build_model <- function(study, policy, meeting, say) {
   response <- study$terms$response
   y <- values[[response$columns[1]]]
   if (!is.null(response$level)) {
-    if (!response$level %in% levels[[response$columns]]) fail("the response has no level ", response$level)
+    if (!response$level %in% levels[[response$columns]]) fail_at_all("the response has no level ", response$level)
     y <- (y == response$level) + 0
   }
   trials <- if (length(response$columns) > 1) values[[response$columns[2]]] else rep(1, rows)
@@ -347,8 +322,8 @@ build_model <- function(study, policy, meeting, say) {
   mean <- figures$first$mean / figures$second$mean
   sd <- figures$first$sd
   if (study$family %in% c("poisson", "negative_binomial") && !mean > 0)
-    fail("the response is 0 in all rows of all sites")
-  if (study$family == "normal" && sd <= 1e-12 * abs(mean)) fail("the response is the same number in all rows")
+    fail_at_all("the response is 0 in all rows of all sites")
+  if (study$family == "normal" && sd <= 1e-12 * abs(mean)) fail_at_all("the response is the same number in all rows")
   dim <- ncol(design) + study$family %in% names(EXTRA)
   if (dim / rows > floors$parameters) meeting$require(sprintf(
     "%s: %d parameters are more than %g of the rows, the floor of the site: use fewer columns", site, dim,
@@ -360,21 +335,19 @@ build_model <- function(study, policy, meeting, say) {
   loc <- c(if (study$family %in% c("bernoulli", "binomial")) 0 else start, rep(0, ncol(design) - 1))
   scale <- c(2.5 * unit, (2.5 * unit / spread)[-1])
   names(loc) <- names(scale) <- colnames(design)
+  plain <- function(x) gsub("[ `']", "", x)
+  priors <- study$priors %or% empty()
+  names(priors) <- plain(names(priors))
   used <- character()
-  for (name in colnames(design)) for (key in c(name, term_of[match(name, colnames(design))],
-                                               if (name != "Intercept") "coefficients")) {
-    prior <- study$priors[[match(key, gsub("[ `]", "", names(study$priors)))[1] %or% NA]] %or% NULL
-    if (is.null(prior)) next
-    used <- c(used, key)
-    if (!identical(prior$name, "Normal") || length(prior) != 3)
-      fail("the prior of ", key, ": a site with R knows Normal ",
-                                                                     "with loc and scale, and the default priors")
-    loc[name] <- prior$loc
-    scale[name] <- prior$scale
-    break
+  for (k in seq_along(loc)) {
+    keys <- plain(c(names(loc)[k], term_of[k], if (k > 1) "coefficients"))
+    used <- c(used, keys)
+    for (prior in priors[intersect(keys, names(priors))[1]]) if (!is.null(prior)) {
+      loc[k] <- prior$loc
+      scale[k] <- prior$scale
+    }
   }
-  for (key in setdiff(gsub("[ `]", "", names(study$priors)), used))
-    fail("the prior of ", key, " belongs to no coefficient")
+  for (key in setdiff(names(priors), used)) fail_at_all("the prior of ", key, " belongs to no coefficient")
   make_model(study$family, design, y, trials, centre = c(0, figures$design$mean[-1]), loc, scale, unit, start,
              length(study$sites))
 }

@@ -4,7 +4,8 @@
 #   Rscript accord-site.R keys identity                              make a key, print the public key
 #   Rscript accord-site.R hash study.toml                            the hash that a policy lists
 #   Rscript accord-site.R check study.toml site.toml                 can this site take part? Nothing leaves
-#   Rscript accord-site.R answer study.toml site.toml board [--yes]  make the next entry
+#   Rscript accord-site.R answer study.toml site.toml board [--yes] [--wait SECONDS]
+#                                                    make the next entry; with --wait, all of them
 #
 # LIMIT. A site with Python computes the next positions itself and refuses other ones. This program does not: it trusts
 # the plan of the first site of the study, which must run Python. It checks that the plan names one of the functions in
@@ -14,13 +15,15 @@
 # It answers regressions (normal, bernoulli, binomial, poisson, negative_binomial) of exact studies with masks.
 
 suppressPackageStartupMessages({library(jsonlite); library(openssl)})
-# The model and its density lie beside this file.
+# Names and texts are UTF-8, also where R starts without a locale.
+if (!l10n_info()$`UTF-8`) for (name in c("C.UTF-8", "C.utf8", "en_US.UTF-8"))
+  if (nzchar(suppressWarnings(Sys.setlocale("LC_CTYPE", name)))) break
+# Files, model and density lie beside this file.
 HERE <- if (sys.nframe() == 0) sub("^--file=", "", grep("^--file=", commandArgs(FALSE), value = TRUE)[1]) else
   unlist(lapply(sys.frames(), function(frame) frame$ofile))[1]
-for (name in c("accord-model.R", "accord-density.R")) source(file.path(dirname(HERE), name))
+for (name in c("accord-data.R", "accord-model.R", "accord-density.R")) source(file.path(dirname(HERE), name))
 USERS_UMASK <- Sys.umask("077")        # files of the site are private, entries in the shared folder are not
 VERSION <- "0.1.0"                     # the version of accord whose studies this program answers
-BLANKS <- c("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 # What plans evaluate: the parts of a plan, and the answer in words.
 BOTH <- "slope_of and value_of"
 FUNCTIONS <- list(value_of = c("points", "coordinates"), slope_of = c("points", "coordinates"),
@@ -35,78 +38,14 @@ ANSWERS <- c(value_of = "values of the potential", slope_of = "values and gradie
              jet_of = "derivatives of the potential up to the third")
 ANSWERS[BOTH] <- "values of the potential, at some positions with gradients"
 
-pending <- function(step, sites) stop(structure(class = c("pending", "condition"), list(
-  message = sprintf("step %d waits for %s", step, paste(sites, collapse = ", ")), call = NULL)))
+pending <- function(step, sites, board) {
+  begun <- sites[file.exists(entry_path(board, step, sites))]
+  stop(structure(class = c("pending", "condition"), list(call = NULL, message = paste0(
+    "step ", step, " waits for ", paste(sites, collapse = ", "),
+    if (length(begun)) paste0(" (incomplete files of ", paste(begun, collapse = ", "), ")")))))
+}
 hex <- function(x) paste(as.character(unclass(as.raw(sha256(x)))), collapse = "")
 text64 <- function(x) gsub("\n", "", base64_encode(x), fixed = TRUE)
-
-# --- the study and the policy ---
-
-known_keys <- function(where, table, known) for (key in setdiff(names(table), known))
-  fail(key, " in ", where, ": a site with R knows only ", paste(known, collapse = ", "))
-
-read_study <- function(path) {
-  found <- read_toml(path)
-  known_keys("the study", found, c("data", "model", "priors", "run"))
-  data <- found$data
-  model <- found$model
-  run <- found$run
-  known_keys("[data]", data, c("sites", "positive", "strings", "blanks", "missing", "constant", "separator", "columns"))
-  known_keys("[model]", model, c("formula", "family", "positive"))
-  known_keys("[run]", run, c("draws", "chains", "seed", "masks", "coarse", "points", "fallback", "report"))
-  study <- list(hash = hex(charToRaw(text_of_file(path))), sites = unlist(data$sites),
-      family = model$family %or% "normal",
-                formula = model$formula, priors = found$priors, missing = data$missing %or% "error",
-                strings = unlist(data$strings), blanks = c(BLANKS, unlist(data$blanks)),
-                constant = unlist(data$constant), separator = data$separator %or% ",", columns = unlist(data$columns))
-  wants <- c(if (length(study$sites) < 3 || !(run$masks %or% TRUE)) "masks of at least three sites",
-             if (run$coarse %or% TRUE) "exact answers, coarse = false in [run] (it does not add noise yet)",
-             if (!(run$points %or% FALSE)) "positions in the plan, points = true in [run]",
-             if (run$fallback %or% FALSE)
-               "fallback = false in [run]", if (run$report %or% FALSE) "report = false in [run]",
-             if (!is.character(study$family) || !study$family %in% FAMILIES)
-               paste("one of the families", paste(FAMILIES, collapse = ", ")),
-             if (!study$missing %in% c("error", "drop")) "missing = \"error\" or \"drop\" in [data]",
-             if (is.list(data$strings) && !is.null(names(data$strings))) "strings in [data] as a list of columns")
-  if (length(wants)) fail("study ", path, ": a site with R needs ", paste(wants, collapse = "; "))
-  study$terms <- read_formula(study$formula)
-  study$positive <- lapply(c(data$positive, if (!is.null(model$positive))
-    setNames(list(model$positive), trimws(sub("~.*", "", study$formula)))), unlist)
-  study
-}
-
-read_policy <- function(path) {
-  own <- read_toml(path)
-  known_keys("the policy", own, c("site", "data", "folder", "studies", "columns", "points", "own_numbers", "exact",
-                                  "identity", "peers", "modules", "rows", "cells", "parameters", "rare"))
-  for (key in c("site", "data", "folder", "studies", "identity", "peers"))
-    if (is.null(own[[key]])) fail("policy ", path, ": ", key, " is missing")
-  for (key in c("data", "folder", "identity")) if (!grepl("^/", own[[key]] <- path.expand(own[[key]])))
-    own[[key]] <- file.path(dirname(path), own[[key]])
-  own$points <- own$points %or% 1000000L
-  own$floors <- list(rows = own$rows %or% 10L, cells = own$cells %or% 3L, parameters = own$parameters %or% 0.1,
-                     rare = own$rare %or% "refuse")
-  if (!own$floors$rare %in% c("refuse", "warn")) fail("policy ", path, ": rare must be \"refuse\" or \"warn\"")
-  own
-}
-
-refusals <- function(study, policy) {
-  keys <- unlist(policy$peers[study$sites])
-  beyond <- setdiff(intersect(study$columns %or% study$terms$mentioned, header_of(study, policy)),
-      unlist(policy$columns))
-  c(if (!study$hash %in% unlist(policy$studies)) paste("its policy does not allow the study of hash", study$hash),
-    if (!policy$site %in% study$sites) paste("the study lists the sites", paste(study$sites, collapse = ", ")),
-    if (identical(policy$site, study$sites[1])) "it is the first site of the study, which must run Python",
-    if (!is.null(policy$columns) && length(beyond))
-      paste("its policy does not allow the columns", paste(sorted(beyond), collapse = ", ")),
-    if (!(policy$exact %or% FALSE))
-      paste("the study has exact answers (coarse = false), which reveal more of its rows,",
-                                          "and the policy does not allow that by `exact`"),
-    if (length(keys) < length(study$sites) || anyDuplicated(keys))
-      "its policy needs one public key per site in `peers`",
-    if (!identical(unname(policy$peers[[policy$site]]), text64(identity_of(policy)$pubkey$data)))
-      "its key in `peers` does not belong to its `identity`")
-}
 
 identity_of <- function(policy) tryCatch(
   read_ed25519_key(base64_decode(trimws(readLines(policy$identity, 1L, warn = FALSE)))),
@@ -229,10 +168,12 @@ start_exchange <- function(study, policy, board) {
   here <- match(policy$site, study$sites)
   made <- length(list.files(store, paste0("^", policy$site, "[.]json$"), recursive = TRUE))
   # entries of other sites, as far as an honest site can be
-  take <- function() for (site in setdiff(study$sites, policy$site)) {
+  take <- function() for (site in study$sites) {
     stored <- entry_at(store, S$step, site)
     new <- entry_at(board, S$step, site)
     if (is.null(new) || identical(new, stored)) next
+    if (site == policy$site) fail("the entry of ", site, " in step ", S$step, " is not the one that this site made. ",
+      "If its folder was lost, the study cannot continue: begin a study with another seed")
     if (!is.null(stored))
       fail("the entry of ", site, " in step ", S$step, " differs from the one that this site received before")
     read_entry(new, study, policy, S$step, site)
@@ -245,7 +186,7 @@ start_exchange <- function(study, policy, board) {
     bytes <- c(line, as.raw(10), charToRaw(json(list(signature = text64(proof)))), as.raw(10))
     data <- file.path(own, "data.txt")
     if (S$step > 0 && !file.exists(data))
-      write_private(data, charToRaw(hex(readBin(policy$data, "raw", file.size(policy$data)))))
+      write_private(data, charToRaw(policy$sheet$hash))
     audit(policy, study = study$hash, step = S$step, what = words, bytes = length(bytes), hash = hex(bytes),
           sent = if ("masked" %in% names(content)) "numbers under masks" else content)
     write_private(entry_path(store, S$step, policy$site), bytes)
@@ -269,7 +210,7 @@ start_exchange <- function(study, policy, board) {
   S$gather <- function(what, own, words) {
     found <- entries()
     leader <- found[[study$sites[1]]]
-    if (is.null(what) && is.null(leader)) pending(S$step, study$sites[1])
+    if (is.null(what) && is.null(leader)) pending(S$step, study$sites[1], board)
     plan <- if (is.null(what)) leader$plan else hex(charToRaw(sprintf("{\"parts\": {}, \"what\": \"%s\"}", what)))
     if (is.null(what) && !length(leader$written))
       fail("the entry of ", study$sites[1], " in step ", S$step, " has no plan")
@@ -280,7 +221,7 @@ start_exchange <- function(study, policy, board) {
     }
     for (site in names(found)) if (!is.null(found[[site]]) && found[[site]]$plan != plan)
       fail(site, " evaluated another plan in step ", S$step, " than this site")
-    if (length(missing <- study$sites[vapply(found, is.null, TRUE)])) pending(S$step, missing)
+    if (length(missing <- study$sites[vapply(found, is.null, TRUE)])) pending(S$step, missing, board)
     hashes <- vapply(study$sites, function(site) hex(entry_at(store, S$step, site)), "")
     S$before <- hex(charToRaw(paste(c(S$before, hashes), collapse = "")))
     S$step <- S$step + 1L
@@ -306,7 +247,7 @@ masked_content <- function(S, study, x, is_whole, like, about, context) {
       base64 = text64(bytes_of(words))))
 }
 
-run_study <- function(study, policy, board, say) {
+run_study <- function(study, policy, board) {
   S <- start_exchange(study, policy, board)
   state <- file.path(S$own, "masks.json")
   found <- S$gather("keys", function(plan, context) {
@@ -318,7 +259,7 @@ run_study <- function(study, policy, board, say) {
   versions <- unique(vapply(found, function(one) one$content$accord, ""))
   if (!identical(versions, VERSION))
     fail("all sites need accord ", VERSION, ", found ", paste(versions, collapse = ", "))
-  keys <- fromJSON(state)
+  keys <- tryCatch(fromJSON(state), error = function(e) fail("the keys of this site's masks are lost"))
   if (is.null(keys$keys)) {
     publics <- lapply(found, function(one) base64_decode(one$content$masks))
     if (anyDuplicated(publics) || keys$public != found[[policy$site]]$content$masks)
@@ -378,13 +319,22 @@ run_study <- function(study, policy, board, say) {
 
 points_in <- function(plan) grep("^points( [0-9]+)?$", names(plan$parts), value = TRUE)
 length_of <- function(plan) {
-  counts <- vapply(plan$parts[points_in(plan)], function(one) as.integer((one$shape %or% one$points$shape)[[1]]), 1L)
-  if (length(counts)) sum(counts) else 1L
+  # a mean of expansions is of the positions at offsets from another one
+  of <- if (identical(plan$what, "mean_expansion")) "argument 1" else points_in(plan)
+  counts <- vapply(plan$parts[of], function(one) {
+    rows <- unlist((one$shape %or% one$points$shape)[1])
+    if (!is.numeric(rows) || !isTRUE(rows == round(rows) && rows >= 0)) fail("the plan has an array without a shape")
+    rows
+  }, 0)
+  if (length(counts)) sum(counts) else 1
 }
 
 count_points <- function(S, policy, points) {
   path <- file.path(S$own, "points.txt")
-  before <- if (file.exists(path)) as.numeric(readLines(path, warn = FALSE)) else 0
+  before <- if (file.exists(path)) readLines(path, warn = FALSE) else "0"
+  if (length(before) != 1 || !grepl("^[0-9]+$", before))
+    fail(policy$site, ": its file points.txt is damaged and must be repaired")
+  before <- as.numeric(before)
   if (before + points > policy$points) fail(policy$site, ": refused, its policy allows sums at ", policy$points,
     " positions of a study, ", before, " were evaluated before, and now ", points, " more")
   write_private(path, charToRaw(format(before + points, scientific = FALSE)))
@@ -431,45 +381,61 @@ release <- function(study, policy, board, yes) {
   }
 }
 
+said <- character()
+say <- function(text) if (!text %in% said) {       # once, also while the program waits
+  said <<- c(said, text)
+  cat("this site only: ", text, "\n", sep = "")
+}
+
 answer <- function(study, policy, board, yes) with_lock(policy$folder, function() {
-  say <- function(text) cat("this site only: ", text, "\n", sep = "")
   data <- file.path(policy$folder, substr(study$hash, 1, 16), "data.txt")
   result <- tryCatch({
+    policy$sheet <- read_sheet(study, policy)
     if (length(wrong <- refusals(study, policy))) fail(policy$site, ": refused, ", wrong[1])
-    if (file.exists(data) && readLines(data, warn = FALSE) != hex(readBin(policy$data, "raw", file.size(policy$data))))
+    if (file.exists(data) && !identical(readLines(data, warn = FALSE), policy$sheet$hash))
       fail(policy$site, ": its data has changed since this study began")
-    run_study(study, policy, board, say)
+    run_study(study, policy, board)
   }, pending = identity, error = function(e) {
-    # messages of R may quote a cell
-    text <- if (inherits(e, "wrong")) conditionMessage(e) else "an error of R, see the audit file"
-    audit(policy, study = study$hash, refused = conditionMessage(e))
+    text <- if (inherits(e, "wrong")) conditionMessage(e) else error_of_r(e)
+    audit(policy, study = study$hash, refused = text)
     release(study, policy, board, yes)
     fail(text)
   })
   release(study, policy, board, yes)
-  if (inherits(result, "pending")) return(cat(conditionMessage(result), "\n", sep = ""))
+  if (inherits(result, "pending")) return(conditionMessage(result))
   cat("the study is finished\n")
   print(result)
+  NULL
 })
 
 check <- function(study, policy) {
+  policy$sheet <- sheet <- read_sheet(study, policy)
   wrong <- refusals(study, policy)
+  if (length(wrong)) wrong <- paste0(policy$site, ": refused, ", wrong)
+  needed <- c(study$terms$response$columns, vapply(study$terms$terms, `[[`, "", "column"))
+  if (!length(sheet$problem)) for (name in setdiff(needed, names(sheet$columns))) wrong <- c(wrong, paste0(
+    sheet$where, ": there is no column '", name, "', which the study needs (names must match exactly)"))
   kinds <- list()
   meeting <- list(
     gathered = function(own) { if (!is.null(own$kinds)) kinds <<- own$kinds; rep(list(own), length(study$sites)) },
     require = function(problems) if (length(problems)) fail(paste(problems, collapse = "; ")),
     total = function(items) lapply(items, function(own) length(study$sites) * own$x))
-  perhaps <- tryCatch({ build_model(study, policy, meeting, identity); NULL }, wrong = conditionMessage)
-  cat("study ", study$hash, "\n", policy$site, ": ", paste0(names(kinds), " (", unlist(kinds), ")", collapse = ", "),
-      "\n", sep = "")
+  perhaps <- tryCatch({ build_model(study, policy, meeting, say); NULL }, `of all` = conditionMessage,
+                      wrong = function(e) { wrong <<- c(wrong, conditionMessage(e)); NULL })
+  cat("study ", study$hash, "\n", policy$site, ": ", length(sheet$lines), " rows",
+      if (length(kinds)) paste0("; ", paste0(names(kinds), " (", unlist(kinds), ")", collapse = ", ")), "\n", sep = "")
   if (length(perhaps)) cat("perhaps: with rows like these at all sites, ", perhaps, "\n", sep = "")
-  if (length(wrong)) fail(policy$site, ": refused, ", paste(wrong, collapse = "; "))
+  if (length(wrong)) fail(paste0("wrong: ", wrong, collapse = "\n"))
   cat(policy$site, " can take part\n", sep = "")
 }
 
 main <- function(words) {
   yes <- "--yes" %in% words
   words <- setdiff(words, "--yes")
+  at <- match("--wait", words, 0L)
+  wait <- if (at) suppressWarnings(as.numeric(words[at + 1]))
+  if (at) words <- words[-c(at, at + 1)]
+  if (at && !isTRUE(wait > 0 && is.finite(wait))) fail("--wait needs a number of seconds")
   command <- words[1] %or% ""
   if (identical(command, "keys") && length(words) == 2) {
     if (file.exists(words[2])) fail(words[2], " exists: a key is never replaced")
@@ -481,11 +447,19 @@ main <- function(words) {
   else if (identical(command, "check") && length(words) == 3) check(read_study(words[2]), read_policy(words[3]))
   else if (identical(command, "answer") && length(words) == 4) {
     study <- read_study(words[2])
-    answer(study, read_policy(words[3]), words[4], yes)
-  } else fail("use: accord-site.R keys FILE | hash STUDY | check STUDY SITE | answer STUDY SITE BOARD [--yes]")
+    policy <- read_policy(words[3])
+    waited <- ""
+    while (!is.null(waits <- answer(study, policy, words[4], yes))) {
+      if (waits != waited) cat(waited <- waits, "\n", sep = "")
+      if (is.null(wait)) break
+      Sys.sleep(wait)
+    }
+  } else fail("use: accord-site.R keys FILE | hash STUDY | check STUDY SITE | ",
+                   "answer STUDY SITE BOARD [--yes] [--wait SECONDS]")
 }
 
-if (sys.nframe() == 0) tryCatch(main(commandArgs(TRUE)), error = function(e) {
-  message(conditionMessage(e))
+# warnings and unexpected errors of R may quote a cell
+if (sys.nframe() == 0) tryCatch(suppressWarnings(main(commandArgs(TRUE))), error = function(e) {
+  message(if (inherits(e, "wrong")) conditionMessage(e) else error_of_r(e))
   quit(status = 1)
 })

@@ -34,16 +34,25 @@ accord_draws <- function(run) {
 # Sample the posterior of a regression from tables that are all in this process.
 #
 # tables: a named list with one data frame for each site. formula, family: as in accord.models.glm. priors: a named list
-# of objects of Python, such as accord_module()$models$priors$Normal(0, 1). draws, chains, seed: of the run.
-accord_sample <- function(tables, formula, family = "normal", priors = NULL, draws = 1000, chains = 4, seed = 0, ...) {
+# of objects of Python, such as accord_module()$models$priors$Normal(0, 1). draws, chains, seed: of the run. missing:
+# "error", "drop" (leave rows with NA out) or "indicator". positive: a named list, such as list(died = "yes"). Further
+# arguments go to accord.models.glm.
+#
+# Factors are texts in Python: their reference level is the first in sorted order, whatever levels() says. Errors count
+# rows from 0.
+accord_sample <- function(tables, formula, family = "normal", priors = NULL, draws = 1000, chains = 4, seed = 0,
+                          missing = "error", positive = NULL, ...) {
   if (!is.list(tables) || is.data.frame(tables) || is.null(names(tables)))
     stop("tables must be a named list with one data frame for each site", call. = FALSE)
   accord <- accord_module()
   plain <- lapply(tables, function(table) lapply(as.list(as.data.frame(table)), function(column)
-    if (is.numeric(column)) as.list(as.numeric(column)) else as.list(as.character(column))))
+    if (is.numeric(column)) as.list(as.numeric(column))
+    else as.list(ifelse(is.na(column), "", as.character(column)))))     # "" is a missing cell
   as_dict <- function(x) reticulate::py_dict(names(x), unname(x), convert = FALSE)
   sites <- as_dict(lapply(plain, as_dict))
-  post <- accord$models$glm(sites, formula, family, priors = if (length(priors)) as_dict(priors), ...)
+  study <- accord$data$as_study(sites, formula = formula, missing = missing,
+                                positive = if (length(positive)) as_dict(positive))
+  post <- accord$models$glm(study, formula, family, priors = if (length(priors)) as_dict(priors), ...)
   accord_draws(accord$sample(post, accord$Network$star(length(tables)), draws = as.integer(draws),
                              chains = as.integer(chains), seed = as.integer(seed)))
 }

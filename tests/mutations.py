@@ -970,6 +970,13 @@ FAULTS = [
         "test_federation.py",
     ),
     Fault(
+        "federation, offsets as positions",
+        "federation/engine.py",
+        "len(arguments[1]) if function is mean_expansion else 1",
+        "1",
+        "test_federation.py",
+    ),
+    Fault(
         "federation, noise of summaries",
         "federation/engine.py",
         "figures.leaves_of(noisy[0](self.noise_of(context)))",

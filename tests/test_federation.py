@@ -46,6 +46,7 @@ from accord.federation.keys import SiteMasks, is_signed, new_identity, secret_no
 from accord.federation.program import SiteError, follow
 from accord.posterior.coordinates import Coordinates
 from accord.posterior.masks import added, decoded, encoded
+from accord.samplers.by_sums.evaluations import mean_expansion
 from accord.samplers.by_sums.proposal import Drawn, student
 
 SITES = ("north", "south", "west")
@@ -673,6 +674,18 @@ MIXTURE = student(np.arange(3.0), np.linalg.cholesky(np.eye(3) + 0.5), 5.0)
 
 def drawn(count=100, seed=1, batch=2, **changes):
     return Drawn(MIXTURE._replace(**changes), count, seed, batch)
+
+
+def test_offsets_count_as_positions():
+    counted = []
+
+    class Sums:
+        def total(self, plan, points, own, words):
+            counted.append((points, words.rpartition(".")[0].rpartition(" At ")[2]))
+            return [np.zeros(1)], None
+
+    engine.StudyTotals(Sums(), None)(mean_expansion, np.zeros(2), np.zeros((7, 2)))
+    assert counted == [(7, "7 positions")]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A site in R: its numbers, its part in a study with sites in Python, and its refusals."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -13,8 +14,11 @@ import pytest
 from test_federation import STUDY, Federation, back, drawn_here
 
 import accord
+from accord.base.errors import DataError
 from accord.base.text import __version__
+from accord.data.files import Dialect, read_sheet
 from accord.federation import Entry
+from accord.federation.check import check
 from accord.federation.document import hash_of
 from accord.federation.engine import prior_limit
 from accord.federation.entry import digest_of
@@ -44,19 +48,19 @@ SITE = "west"
 PLANNED = 6
 
 
-def site_in_r(federation, command="answer", *more, text=""):
-    """The output of the program in R at one site."""
+def words_of(federation, command="answer", *more):
+    """The command of the program in R at one site."""
     study = federation.folder / "study.toml"
     study.write_text(federation.text)
     words = [study, federation.folder / SITE / "site.toml", *([federation.board.folder] if command == "answer" else [])]
-    return subprocess.run(
-        [str(RSCRIPT), str(R / "accord-site.R"), command, *map(str, words), *more],
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    return [str(RSCRIPT), str(R / "accord-site.R"), command, *map(str, words), *more]
+
+
+def site_in_r(federation, command="answer", *more, text="", **env):
+    """The output of the program in R at one site."""
+    words = words_of(federation, command, *more)
+    options = {"capture_output": True, "text": True, "check": False, "timeout": 300, "env": os.environ | env}
+    return subprocess.run(words, input=text, **options)
 
 
 def run_mixed(federation, steps=60):
@@ -105,7 +109,8 @@ PROGRAM = """
 source(commandArgs(TRUE)[1])
 asked <- fromJSON(commandArgs(TRUE)[2], simplifyVector = FALSE)
 study <- read_study(asked$study)
-policy <- list(site = "west", data = asked$data, floors = list(rows = 10L, cells = 3L, parameters = 1, rare = "refuse"))
+policy <- list(site = "west", data = asked$data, sheet = read_sheet(study, list(site = "west", data = asked$data)),
+               floors = list(rows = 10L, cells = 3L, parameters = 1, rare = "refuse"))
 meeting <- list(gathered = function(own) rep(list(own), 3), require = function(problems) stopifnot(!length(problems)),
                 total = function(items) lapply(items, function(own) 3 * own$x))
 model <- build_model(study, policy, meeting, print)
@@ -191,9 +196,113 @@ def test_the_program_answers_studies_of_this_version():
 
 
 def test_lines_and_length():
-    for name in ("accord-site.R", "accord-model.R", "accord-density.R", "accord.R"):
+    for name in ("accord-site.R", "accord-data.R", "accord-model.R", "accord-density.R", "accord.R"):
         lines = (R / name).read_text().splitlines()
         assert len(lines) <= 500 and max(map(len, lines)) <= 120, name
+
+
+# --- files ---
+
+ODD = {
+    "plain": "a,b\n1,x\n2,y\n",
+    "no end of the last line": "a,b\n1,x\n2,y",
+    "CRLF": "a,b\r\n1,x\r\n2,y\r\n",
+    "CR only": "a,b\r1,x\r2,y\r",
+    "byte order mark": "\ufeffa,b\n1,x\n",
+    "quote within a cell": 'a,b\n1,24" tube\n2,y\n3,30" tube\n4,z\n',
+    "quote without an end": 'a,b\n1,"x\n2,y\n',
+    "text after a quoted cell": 'a,b\n1,"i"cu\n',
+    "doubled quotes": 'a,b\n1,"a ""b"" c"\n2,""""\n3,""\n',
+    "doubled quotes in a plain cell": 'a,b\n1,x""y\n',
+    "backslash before a quote": 'a,b\n1,"i\\""\n',
+    "apostrophe and number sign": "a,b\n1,d'Or\n2,#1\n",
+    "spaces around cells": ' a , b \n 1 , x \n2, "y" \n',
+    "spaces before a quoted cell": 'a,b\n1,  "x"\n',
+    "spaces in a quoted cell": 'a,b\n1," x "\n',
+    "tab before a quoted cell": 'a,b\n1,\t"x"\n',
+    "separator in a cell": 'a,b\n1,"x,y"\n',
+    "line break in a cell": 'a,b\n1,"x\ny"\n2,"x\r\ny"\n3,"\n"\n',
+    "several line breaks in a cell": 'a,b\n1,"x\n\n\ny"\n2,z\n',
+    "whole rows in a cell": 'a,b\n1,"x\n2,y\n3,z"\n',
+    "quoted header": '"a","b\n"\n1,x\n',
+    "no-break space": "a,b\n1,icu\u00a0\n2,\u00a0icu\n",
+    "other spaces": "a,b\n\f1,icu\x0b\n2,icu\u2028\n3,icu\x1c\n4,\u3000icu\n5,\u200bicu\n",
+    "inner spaces": "a,b\n1,i\u00a0cu\n2,i\x85cu\n",
+    "other scripts": "größe,b\n1,Zürich\n2,日本\n",
+    "NUL": "a,b\n1,i\0cu\n",
+    "UTF-16": "a,b\n1,x\n".encode("utf-16"),
+    "UTF-16 without a mark": "a,b\n1,x\n".encode("utf-16-le"),
+    "Latin-1": "a,b\n1,\u00e4\n".encode("latin-1"),
+    "compressed": b"\x1f\x8b\x08\0",
+    "trailing separators": "a,b,\n1,x,\n",
+    "trailing separators in rows": "a,b\n1,x,\n2,y,\n",
+    "row names": ",a,b\n1,1,x\n2,2,y\n",
+    "blank lines": "\n\na,b\n\n1,x\n\n\n2,y\n\n",
+    "line of spaces": "a,b\n1,x\n   \n2,y\n",
+    "line of spaces above": "   \na,b\n1,x\n",
+    "row of separators": "a,b\n,\n1,x\n",
+    "short row": "a,b\n1\n2,x\n",
+    "long row": "a,b\n1,x,y\n2,x\n",
+    "one column": "a\n1\n \n2\n",
+    "semicolons": "a;b\n1,5;x\n2,5;y\n",
+    "text above the header": "of today\na;b\n1;x\n2;y\n",
+    "separator named above": "sep=,\na,b\n1,x\n",
+    "two columns of one name": "a,b,a\n1,x,2\n",
+    "unnamed columns": "a,,b,\n1,q,x,\n",
+    "number in the header": "1,x\n2,y\n",
+    "no rows": "a,b\n",
+    "empty": "",
+    "long cell": f"a,b\n1,{'x' * 131_073}\n",
+}
+# Python reads this file, a site with R refuses it.
+ONLY_PYTHON = {"NUL"}
+READ = """
+source(commandArgs(TRUE)[1])
+files <- commandArgs(TRUE)[-1]
+cat(json(lapply(setNames(files, basename(files)), function(file) {
+  sheet <- read_sheet(list(separator = ","), list(site = "west", data = file))
+  list(problem = sheet$problem, names = as.list(names(sheet$columns)), lines = as.list(sheet$lines),
+       columns = lapply(unname(sheet$columns), as.list))
+})))
+"""
+
+
+def test_files_are_read_as_in_python(tmp_path):
+    (tmp_path / "read.R").write_text(READ)
+    files = [tmp_path / str(place) for place in range(len(ODD))]
+    for file, text in zip(files, ODD.values(), strict=True):
+        file.write_bytes(text.encode() if isinstance(text, str) else text)
+    words = [str(RSCRIPT), str(tmp_path / "read.R"), str(R / "accord-site.R"), *map(str, files)]
+    # without a locale
+    env = os.environ | {"LC_ALL": "C"}
+    out = subprocess.run(words, capture_output=True, check=False, timeout=120, env=env)
+    assert out.returncode == 0, out.stderr
+    refused = 0
+    for (what, found), file in zip(json.loads(out.stdout).items(), files, strict=True):
+        what, sheet = list(ODD)[int(what)], read_sheet(file, Dialect())
+        assert bool(found["problem"]) == (bool(sheet.problems) or what in ONLY_PYTHON), (what, found, sheet.problems)
+        refused += bool(found["problem"])
+        if not found["problem"]:
+            columns = {name: own.tolist() for name, own in sheet.columns.items()}
+            assert dict(zip(found["names"], found["columns"], strict=True)) == columns, what
+            assert found["lines"] == sheet.lines, what
+    assert 15 < refused < len(ODD) - 15
+
+
+def test_large_files_are_read_in_seconds(tmp_path):
+    cells = [[f'"{(row * 7919 + column) % 1000 / 7:.4f}"' for column in range(20)] for row in range(5000)]
+    header = ",".join(f"v{column}" for column in range(20))
+    (tmp_path / "rows.csv").write_text("\n".join([header, *map(",".join, cells)]))
+    (tmp_path / "read.R").write_text(
+        "source(commandArgs(TRUE)[1])\n"
+        "policy <- list(site = 'west', data = commandArgs(TRUE)[2])\n"
+        "time <- system.time(x <- read_sheet(list(separator = ','), policy))\n"
+        "stopifnot(length(x$lines) == 5000, x$columns$v3[5000] == sprintf('%.4f', (4999 * 7919 + 3) %% 1000 / 7))\n"
+        "cat(time[['user.self']] + time[['sys.self']])"
+    )
+    words = [str(RSCRIPT), str(tmp_path / "read.R"), str(R / "accord-site.R"), str(tmp_path / "rows.csv")]
+    out = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert out.returncode == 0 and float(out.stdout) < 5, out.stderr
 
 
 # --- a study ---
@@ -323,8 +432,55 @@ def begun(tmp_path):
 def test_a_site_can_check_a_study(begun):
     found = site_in_r(begun, "check")
     assert found.returncode == 0, found.stderr
-    assert hash_of(WITH_R) in found.stdout and "age (number), ward (factor), died (yes-no)" in found.stdout
+    assert hash_of(WITH_R) in found.stdout and "90 rows; age (number), ward (factor), died (yes-no)" in found.stdout
     assert "west can take part" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("study", "row", "message"),
+    [
+        ((), "51,a,yes", ""),
+        ((), ",a,yes", "line 92 has no value"),
+        ((), "51,,yes", "line 92 has no value"),
+        ((), "51,a,perhaps", "line 92 has a third text"),
+        ((), "51,rare,yes", "1 of 3 levels have fewer than 3 rows"),
+        ((), "old,a,yes", "column 'age': line 92 has a text"),
+        ((), "51,a,yes,9", "line 92 has more cells"),
+        ((), '51,a,"yes', "line 92 cannot be read as CSV"),
+        ((), '51,"a"b,yes', "line 92 cannot be read as CSV"),
+        (("scale(age)", "scale(agee)"), "51,a,yes", "there is no column 'agee', which the study needs"),
+        (('died = "yes"', 'died = "ja"'), "51,a,yes", "several texts, none of them in positive"),
+        (("ward = {", "wart = {"), "51,a,yes", "perhaps: with rows like these at all sites, the prior of wart belongs"),
+        (("[priors]", '[priors]\n"ward[b]" = {name = "Normal", loc = 0.0, scale = 1.0}'), "51,a,yes", ""),
+    ],
+)
+def test_check_finds_what_python_finds(tmp_path, study, row, message):
+    federation = Federation(tmp_path, WITH_R.replace(*study) if study else WITH_R)
+    rows = tmp_path / SITE / "rows.csv"
+    rows.write_text(rows.read_text() + "\n" + row)
+    found, expected = site_in_r(federation, "check"), check(federation.study, federation.policy(SITE))
+    assert found.returncode == bool(expected.wrong), (found.stdout, found.stderr, expected)
+    assert ("perhaps" in found.stdout) == bool(expected.perhaps)
+    assert message in found.stdout + found.stderr
+    assert ("west can take part" in found.stdout) == (not expected.wrong)
+
+
+def test_rows_left_out_are_counted(tmp_path):
+    federation = Federation(tmp_path, WITH_R.replace("[data]", '[data]\nmissing = "drop"'))
+    rows = tmp_path / SITE / "rows.csv"
+    rows.write_text(rows.read_text() + "\n,a,yes\n51,NA,no")
+    found = site_in_r(federation, "check")
+    assert found.returncode == 0 and "2 of 92 rows have a missing cell and are left out" in found.stdout
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_names_and_levels_of_any_language(tmp_path, locale):
+    federation = Federation(tmp_path, WITH_R.replace("scale(age)", "scale(größe)"))
+    rows = tmp_path / SITE / "rows.csv"
+    rows.write_text(rows.read_text().replace("age", "größe").replace(",a,", ",Zürich,"), encoding="utf-8")
+    (tmp_path / "study.toml").write_text(federation.text, encoding="utf-8")
+    found = site_in_r(federation, "check", LC_ALL=locale)
+    assert found.returncode == 0 and "größe (number)" in found.stdout, found.stderr
 
 
 @pytest.mark.parametrize(
@@ -349,12 +505,19 @@ def test_a_policy_refuses(begun, changes, message):
         (("+ ward", "+ log(age)"), "the formula has the term log(age)"),
         (('["north", "south", "west"]', '["west", "south", "north"]'), "it is the first site of the study"),
         (('name = "Normal"', 'name = "Laplace"'), "a site with R knows Normal"),
+        (("scale = 2.0", "scale = 0.0"), "the numbers loc and scale, and scale above 0"),
+        (("scale = 2.0", "sd = 2.0"), "the numbers loc and scale, and scale above 0"),
+        (("scale = 2.0", 'scale = "2"'), "the numbers loc and scale, and scale above 0"),
+        (("draws = 200", "draws = -5"), "draws in [run] as a whole number above 0"),
+        (("draws = 200", 'draws = 200\nseed = "1"'), "seed in [run] as a whole number"),
+        (("points = true", 'points = "yes"'), "points in [run] must be true or false"),
+        (("[model]", "[data]\n[model]"), "is not the TOML that a site with R reads: see `[ data ] twice`"),
     ],
 )
 def test_a_study_beyond_r_is_refused(tmp_path, change, message):
     federation = Federation(tmp_path, WITH_R.replace(*change))
     found = site_in_r(federation, "check")
-    assert message in found.stderr + found.stdout
+    assert found.returncode == 1 and message in found.stderr
 
 
 def test_nothing_leaves_without_an_answer(begun):
@@ -381,12 +544,143 @@ def test_a_bad_file_is_refused_without_its_cells(begun):
             begun.answer(name)
         found = site_in_r(begun, "answer", "--yes")
     assert found.returncode == 1 and "some cells have a third text besides the two" in found.stderr
-    assert "1 lines, such as 92, have a third text" in found.stdout and "perhaps" not in found.stdout + found.stderr
+    assert "line 92 has a third text" in found.stdout and "perhaps" not in found.stdout + found.stderr
     content = json.loads(begun.board.read(2, SITE).splitlines()[0])["content"]
     assert "some cells have a third text" in content["refused"][0] and "92" not in content["refused"][0]
     rows.write_text(good + "\n51,a")
     found = site_in_r(begun, "check")
-    assert found.returncode == 1 and "cannot be read as CSV" in found.stderr
+    assert found.returncode == 1 and "line 92 has fewer cells" in found.stderr
+
+
+SECRET = "sesame"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        lambda rows: rows.replace("age,ward", f"age\0,{SECRET}", 1).encode(),
+        lambda rows: f"{rows}\n51,{SECRET},yes".encode("utf-16"),
+        lambda rows: f"{rows}\n51,{SECRET},yes".encode("utf-16-le"),
+        lambda rows: f"{rows}\n51,{SECRET}\u00e4,yes".encode("latin-1"),
+        lambda rows: f'{rows}\n51,"{SECRET},yes'.encode(),
+        lambda rows: f'{rows}\n51,"{SECRET}"a,yes'.encode(),
+        lambda rows: f"{rows}\n{SECRET},a,yes".encode(),
+        lambda rows: f"{rows}\n51,a,{SECRET}".encode(),
+        lambda rows: "\n".join(rows.splitlines()[1:]).replace("a", SECRET).encode(),
+    ],
+)
+def test_no_cell_is_in_a_message(begun, content):
+    rows = begun.folder / SITE / "rows.csv"
+    rows.write_bytes(content(rows.read_text()))
+    outputs, reasons = [site_in_r(begun, "check")], []
+    for _ in range(3):
+        for name in ("north", "south"):
+            try:
+                begun.answer(name)
+            except DataError as error:
+                reasons.append(str(error))
+        outputs.append(site_in_r(begun, "answer", "--yes"))
+    assert outputs[0].returncode == outputs[-1].returncode == 1
+    # the other sites end too
+    assert any(SITE in reason for reason in reasons)
+    written = [path.read_bytes() for path in (begun.folder / SITE / "kept").rglob("*") if path.is_file()]
+    written += [path.read_bytes() for path in begun.board.folder.rglob("*.json")]
+    for text in [*(found.stdout.encode() + found.stderr.encode() for found in outputs), *written]:
+        assert SECRET.encode() not in text.replace(b"\0", b"") and SECRET not in text.decode().replace("\\u0000", "")
+
+
+def test_an_unexpected_error_shows_no_cell(begun, tmp_path):
+    program = tmp_path / "program.R"
+    program.write_text(
+        "source(commandArgs(TRUE)[1])\n"
+        f"parse_csv <- function(...) stop('{SECRET}')\n"
+        "print(read_sheet(list(separator = ','), list(site = 'west', data = commandArgs(TRUE)[2])))"
+    )
+    words = [str(RSCRIPT), str(program), str(R / "accord-site.R"), str(begun.folder / SITE / "rows.csv")]
+    out = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert out.returncode == 0 and "an error of R in parse_csv while reading the file" in out.stdout
+    assert SECRET not in out.stdout + out.stderr
+
+
+ONCE = """
+source(commandArgs(TRUE)[1])
+of_file <- bytes_of_file
+bytes_of_file <- function(path) {
+  bytes <- of_file(path)
+  if (basename(path) == "rows.csv") unlink(path)
+  bytes
+}
+main(commandArgs(TRUE)[-1])
+"""
+
+
+@pytest.mark.parametrize("command", ["check", "answer"])
+def test_the_file_is_read_once(begun, tmp_path, command):
+    (tmp_path / "once.R").write_text(ONCE)
+    rows = begun.folder / SITE / "rows.csv"
+    content = rows.read_bytes()
+    for _ in range(2 if command == "answer" else 1):
+        rows.write_bytes(content)
+        for name in ("north", "south"):
+            begun.answer(name)
+        rscript, program, *words = words_of(begun, command, *(["--yes"] if command == "answer" else []))
+        out = subprocess.run(
+            [rscript, str(tmp_path / "once.R"), program, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert out.returncode == 0 and not rows.exists(), out.stderr
+    if command == "answer":
+        assert "step 2 waits for" in out.stdout
+        kept = begun.store(SITE).folder.parent
+        assert (kept / "data.txt").read_text() == hashlib.sha256(content).hexdigest()
+
+
+def test_a_site_can_wait(begun):
+    begun.answer("north")
+    words = words_of(begun, "answer", "--yes", "--wait", "0.1")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            lines = iter(process.stdout.readline, "")
+            assert "step 0 waits for south\n" in lines
+            begun.answer("south")
+            assert any(line.startswith("step 1 waits for ") for line in lines)
+        finally:
+            process.kill()
+
+
+def test_damaged_entries_on_the_board(begun):
+    begun.answer("north")
+    text = begun.board.read(0, "north")
+    begun.board.path(0, "north").write_bytes(text[:-20])
+    found = site_in_r(begun, "answer", "--yes")
+    assert found.returncode == 0 and "step 0 waits for north, south (incomplete files of north)" in found.stdout
+    own = begun.board.path(0, SITE)
+    own.write_bytes(own.read_bytes().replace(b"west", b"East"))
+    refused(begun, "the entry of west in step 0 is not the one that this site made")
+
+
+def test_offsets_count_as_positions(tmp_path):
+    (tmp_path / "count.R").write_text(
+        "source(commandArgs(TRUE)[1])\n"
+        "plan <- fromJSON(commandArgs(TRUE)[2], simplifyVector = FALSE)\n"
+        "cat(length_of(plan))"
+    )
+    parts = {"argument 0": {"shape": [2]}, "argument 1": {"shape": [20_000, 2]}}
+    plan = json.dumps({"what": "mean_expansion", "parts": parts})
+    words = [str(RSCRIPT), str(tmp_path / "count.R"), str(R / "accord-site.R"), plan]
+    out = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert out.returncode == 0 and float(out.stdout) == 20_000, out.stderr
+
+
+@pytest.mark.slow
+def test_a_damaged_count_of_positions_is_refused(at):
+    federation = at(PLANNED)
+    federation.answer("north")
+    (federation.store(SITE).folder.parent / "points.txt").write_text("")
+    refused(federation, "its file points.txt is damaged")
 
 
 # --- the analyst's side ---
@@ -418,3 +712,32 @@ def test_an_analyst_reads_the_draws(mixed, tmp_path):
     found, run = json.loads(out.stdout), runs["north"]
     assert found["names"][:-3] == list(run.names) and found["last"][-3:] == [4, 200, 800]
     np.testing.assert_allclose(found["last"][:-3], run.average[-1, -1], rtol=1e-12)
+
+
+IN_MEMORY = """
+source(commandArgs(TRUE)[1])
+set.seed(1)
+table <- function(n) data.frame(age = rnorm(n, 50, 9), ward = factor(sample(c("b", "a"), n, TRUE), c("b", "a")),
+                                died = sample(c("yes", "no"), n, TRUE))
+tables <- list(north = table(60), south = table(60))
+tables$north$age[3] <- NA
+tables$south$ward[5] <- NA
+again <- function(...) accord_sample(tables, "died ~ age + ward", "bernoulli", draws = 50, chains = 1,
+                                     positive = list(died = "yes"), ...)
+refused <- tryCatch(again(), error = conditionMessage)
+stopifnot(is.character(refused), grepl("row 2 has no value", refused))
+draws <- suppressWarnings(again(missing = "drop"))
+stopifnot(nrow(draws) == 50, identical(names(draws)[1:3], c("Intercept", "age", "ward[b]")))
+"""
+
+
+@pytest.mark.slow
+def test_an_analyst_samples_tables_with_missing_cells(tmp_path):
+    (tmp_path / "analyst.R").write_text(IN_MEMORY)
+    has = subprocess.run([str(RSCRIPT), "-e", "library(reticulate)"], capture_output=True, check=False)
+    if has.returncode:
+        pytest.skip("needs the package reticulate")
+    env = os.environ | {"RETICULATE_PYTHON": sys.executable, "PYTHONPATH": str(Path(accord.__file__).parents[1])}
+    words = [str(RSCRIPT), str(tmp_path / "analyst.R"), str(R / "accord.R")]
+    out = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=300)
+    assert out.returncode == 0, out.stderr

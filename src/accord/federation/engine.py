@@ -24,6 +24,7 @@ from ..posterior.coarse import CoarseTotals, Coder, Noise, Question, Sender
 from ..posterior.evaluate import count
 from ..posterior.masks import added, decoded, encoded, require_masks, require_public_key
 from ..posterior.totals import Together, Totals
+from ..samplers.by_sums.evaluations import mean_expansion
 from ..samplers.protocol import Bound, Sampler
 from . import figures
 from .entry import plain
@@ -342,7 +343,8 @@ class StudyTotals:
         parts, given = _written(arguments)
         at_once, model = options.pop("at_once", None), self.model
         options = {name: part for name, part in options.items() if part is not None}
-        looked, several = 1, isinstance(function, Together)
+        # offsets from one position are positions too
+        looked, several = len(arguments[1]) if function is mean_expansion else 1, isinstance(function, Together)
         points = dict[str, Any]()
         if "points" in options:
             given_points = options.pop("points")
