@@ -209,7 +209,8 @@ def beginning(session: Session) -> Beginning:
                     break
                 z, curvature = minimum
                 inner, near = Coordinates.whitening(z, curvature), 1.0 + post.dim**0.5
-                away = float(np.sqrt(z @ curvature @ z))
+                # by the curvatures at the position and at the minimum
+                away = max(float(np.linalg.norm(z)), float(np.sqrt(z @ curvature @ z)))
                 if away <= near:
                     return Beginning(place.after(inner), *_fitted(closure, inner, session.job.seed))
                 if away > _TOO_FAR * near:

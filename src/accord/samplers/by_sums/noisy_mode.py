@@ -125,7 +125,10 @@ def _at_init(session: Session, place: Coordinates) -> Expansions:
     found = _expanded(session, place)
     if found.value[0] >= NOWHERE:
         remedy = session.job.post.remedy_at_init()
-        raise NotFiniteAtInitError(f"no mode found: the potential is not finite at init; {remedy}")
+        raise NotFiniteAtInitError(
+            "no mode found: the potential is not finite at init, or its derivatives there are too large for coarse "
+            f"answers, as for a parameter of scale 1e-6; {remedy}"
+        )
     return found
 
 
