@@ -418,11 +418,10 @@ class CoarseStudyTotals(CoarseTotals):
                     (part,) = chosen.answered(model.totals_here())
                 return wide.message(coder.noisy(part, self.noise_of(context)))
 
-            if first is None:
-                total = sums.integers(Plan(name, {**parts, **options, **points}), whole, looked, own, words)
-                first = sums.exchange.adopted
-            else:
-                total = sums.integers(Plan(f"{name}, wider, {self.sums}", {}), whole, 0, own, words)
+            if first is not None:
+                return sums.integers(Plan(f"{name}, wider, {self.sums}", {}), whole, 0, own, words)
+            total = sums.integers(Plan(name, {**parts, **options, **points}), whole, looked, own, words)
+            first = sums.exchange.adopted
             return total
 
         return send

@@ -324,10 +324,9 @@ class Batches:
         self.session.stage(f"proposals, first points: {found.effective:.0f} effective draws")
         if expected < STEADY or not lines.are_usual or self.max_batches < _AT_ONCE:
             return ask(self.session, self.place, landed, landed[:0]).slopes
-        known = len(found.rise)
         if self.session.noise is not None:
             self._drop()
-            known = 0
+        known = 0 if self.found is None else len(found.rise)
         proposal = self.proposals.around(self.main)
         count = max(ceil(_LARGE_MARGIN * self.session.job.target / expected) - known, self.size)
         sloped = Drawn(proposal, CHECKED, self.seed, 1)

@@ -33,7 +33,9 @@ def rough(session: Session, origin: np.ndarray) -> Coordinates:
 
 
 def whitened(session: Session) -> Coordinates:
-    """Coordinates around init in which F has about the curvature 1, but as far as noise hides it; one sum.
+    """Coordinates around init in which F has about the curvature 1; one sum.
+
+    A curvature below the noise counts as the noise.
 
     Raises
     ------
