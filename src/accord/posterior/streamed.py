@@ -69,14 +69,15 @@ class TotalsInChunks(TotalsHere):
         self.chunks = -(-longest // self.size)
         self.potential = potential.divided(self.chunks)
 
-    def _chunks(self, function: Callable[..., PyTree]) -> Iterator[Shard]:
+    def _chunks(self, *functions: Callable[..., PyTree]) -> Iterator[Shard]:
         """The chunks of rows, each read during the computation with the one before."""
-        if not sums_rows(function):
-            name = getattr(function, "__name__", type(function).__name__)
-            raise ValueError(
-                f"{name} is not marked as a sum over rows, and all {self.rows.sum():,} rows at once do not fit in "
-                "memory. Mark it with `of_rows` if it can be added up over chunks of rows"
-            )
+        for function in functions:
+            if not sums_rows(function):
+                name = getattr(function, "__name__", type(function).__name__)
+                raise ValueError(
+                    f"{name} is not marked as a sum over rows, and all {self.rows.sum():,} rows at once do not fit in "
+                    "memory. Mark it with `of_rows` if it can be added up over chunks of rows"
+                )
         with ThreadPoolExecutor(1) as reader:
             following = reader.submit(self._chunk, 0)
             for number in range(self.chunks):

@@ -151,25 +151,37 @@ class TotalsHere:
         **options: Any,
     ) -> PyTree:
         """The sum of a program's results over all chunks of rows; `axis` is the axis of points in a result."""
-        if isinstance(function, Together):
-            points = options.pop("points")
-            found_each = [
-                np.asarray(self._made(program, one, (), axis, points=some, **options))
-                for one, some in zip(function.functions, points, strict=True)
-            ]
-            return np.concatenate([part.reshape(*part.shape[:axis], -1) for part in found_each], axis=axis)
-        parts = self.parts if sums_rows(function) else 1
-        found: PyTree = None
-        for shards in self._chunks(function):
-            at_once, together = _at_once(shards, parts, **options)
-            run = partial(program.of(at_once), function, together, parts, self.potential, shards)
-            held = sum(np.size(leaf) for leaf in jax.tree.leaves(shards.rows))
-            spread = at_once * held >= _WORTH_THREADS
-            some = self._over_points(run, arguments, axis, spread, **{**options, "at_once": at_once})
-            found = some if found is None else jax.tree.map(np.add, found, some)
-        return found
+        several = isinstance(function, Together)
+        functions = function.functions if isinstance(function, Together) else (function,)
+        points = options.pop("points", None)
+        found: list[PyTree] = [None] * len(functions)
+        for shards in self._chunks(*functions):
+            for number, (one, some) in enumerate(zip(functions, points if several else (points,), strict=True)):
+                made = self._of_chunk(program, one, arguments, axis, shards, points=some, **options)
+                found[number] = made if found[number] is None else jax.tree.map(np.add, found[number], made)
+        if not several:
+            return found[0]
+        return np.concatenate([np.reshape(part, (*np.shape(part)[:axis], -1)) for part in found], axis=axis)
 
-    def _chunks(self, function: Callable[..., PyTree]) -> Iterator[Shard]:
+    def _of_chunk(
+        self,
+        program: Program,
+        function: Callable[..., PyTree],
+        arguments: tuple[Any, ...],
+        axis: int,
+        shards: Shard,
+        **options: Any,
+    ) -> PyTree:
+        """A program's result for one chunk of rows."""
+        parts = self.parts if sums_rows(function) else 1
+        at_once, together = _at_once(shards, parts, **options)
+        run = partial(program.of(at_once), function, together, parts, self.potential, shards)
+        held = sum(np.size(leaf) for leaf in jax.tree.leaves(shards.rows))
+        return self._over_points(
+            run, arguments, axis, spread=at_once * held >= _WORTH_THREADS, **{**options, "at_once": at_once}
+        )
+
+    def _chunks(self, *functions: Callable[..., PyTree]) -> Iterator[Shard]:
         """The chunks of rows: here a single one."""
         yield self.shards
 
