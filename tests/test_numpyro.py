@@ -274,7 +274,10 @@ def test_textbook_models_match_pooled_nuts(make):
         off = np.abs(found[name].mean(axis=0) - mean) / sd
         print(make.__name__, name, "mean off", off.max(), "sd ratio", (found[name].std(axis=0) / sd).round(3))
         np.testing.assert_array_less(off, np.maximum(0.03, 3.0 * error))
-        np.testing.assert_array_less(np.abs(found[name].std(axis=0) / sd - 1.0), np.maximum(0.02, 3.0 * error))
+        centred = found[name] - found[name].mean(axis=0)
+        # heavy tails make sds less certain
+        tails = np.sqrt(np.mean(centred**4, axis=0) / np.mean(centred**2, axis=0) ** 2 - 1.0) / 2.0
+        np.testing.assert_array_less(np.abs(found[name].std(axis=0) / sd - 1.0), np.maximum(0.02, 3.0 * tails * error))
 
 
 @pytest.mark.long
