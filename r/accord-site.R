@@ -265,6 +265,7 @@ run_study <- function(study, policy, board) {
   if (!identical(versions, VERSION))
     fail("all sites need accord ", VERSION, ", found ", paste(versions, collapse = ", "))
   keys <- tryCatch(fromJSON(state), error = function(e) fail("the keys of this site's masks are lost"))
+  if (study$coarse && is.null(keys$noise)) fail("the key of this site's noise is lost")
   if (is.null(keys$keys)) {
     publics <- lapply(found, function(one) base64_decode(one$content$masks))
     if (anyDuplicated(publics) || keys$public != found[[policy$site]]$content$masks)
