@@ -113,7 +113,7 @@ message_of <- function(noisy, coder, sites) {
 # What a step asks for, given the step before: the plan and context of the first message, how many wider ones follow it,
 # and the origins of coordinates so far, of which each is sent once.
 asked_of <- function(before, plan, context) {
-  if (grepl(", wider, ", plan$what, fixed = TRUE)) {
+  if (isTRUE(grepl(", wider, ", plan$what, fixed = TRUE))) {
     if (!identical(plan$what, paste0(before$plan$what, ", wider, ", before$wider + 1)))
       fail("the plan asks for wider numbers of another step")
     if (!isTRUE(before$clipped > 0)) fail("the plan asks for wider numbers, and no number was clipped")
@@ -121,7 +121,7 @@ asked_of <- function(before, plan, context) {
     return(before)
   }
   # values and gradients are relative to the potential at the origin
-  origin <- if (!is.null(plan$parts$coordinates) && grepl("value_of|slope_of", plan$what))
+  origin <- if (!is.null(plan$parts$coordinates) && isTRUE(grepl("value_of|slope_of", plan$what)))
     hex(writeBin(as.numeric(revived(plan$parts$coordinates$origin)), raw(), endian = "little"))
   list(plan = plan, context = context, wider = 0, is_relative = !is.null(origin),
        needs_origin = !is.null(origin) && !origin %in% before$origins, is_first = !length(before$origins),

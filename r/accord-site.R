@@ -11,8 +11,8 @@
 # the plan of the first site of the study, which must run Python. It checks that the plan names one of the functions in
 # FUNCTIONS (the log density, its derivatives, and the mode of the site's rows), that no position is far from the prior,
 # that all positions of the study stay below `points` of the policy, and that all sites have the same entries of all
-# earlier steps.
-# It answers regressions (normal, bernoulli, binomial, poisson, negative_binomial) of exact studies with masks.
+# earlier steps. The noise follows the coordinates and radii of the plan, which it trusts too.
+# It answers regressions (normal, bernoulli, binomial, poisson, negative_binomial) of studies with masks.
 
 suppressPackageStartupMessages({library(jsonlite); library(openssl)})
 # Names and texts are UTF-8, also where R starts without a locale.
@@ -438,7 +438,7 @@ check <- function(study, policy) {
   meeting <- list(
     gathered = function(own) { if (!is.null(own$kinds)) kinds <<- own$kinds; rep(list(own), length(study$sites)) },
     require = function(problems) if (length(problems)) fail(paste(problems, collapse = "; ")),
-    total = function(items) lapply(items, function(own) length(study$sites) * own$x))
+    total = function(of) lapply(of(NULL), function(own) length(study$sites) * own$x))
   perhaps <- tryCatch({ build_model(study, policy, meeting, say); NULL }, `of all` = conditionMessage,
                       wrong = function(e) { wrong <<- c(wrong, conditionMessage(e)); NULL })
   cat("study ", study$hash, "\n", policy$site, ": ", length(sheet$lines), " rows",
