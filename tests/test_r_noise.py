@@ -1,9 +1,7 @@
 """Coarse answers of a site in R: noise, rounding and widths as in Python, in a study with sites in Python."""
 
 import json
-import os
 import subprocess
-from functools import partial
 
 import jax
 import numpy as np
@@ -203,7 +201,7 @@ def at(mixed, tmp_path):
 def asked_at(federation, folder, name=SITE):
     """The step, the coder and the exact numbers of each message of a site with noise.
 
-    They are those of a site with Python that has the rows and the entries of the site, and makes none of them again.
+    A site with Python computes them, which has the rows and the entries of the site, and makes none of them again.
     """
     found, usual = [], CoarseStudyTotals._sender
 
@@ -487,6 +485,8 @@ def test_sites_with_python_refuse_other_radii(at):
     federation = at(PLANNED)
     federation.answer("north")
     radii = {"shape": [1], "type": "<f8", "values": [0.5]}
-    another_plan(federation, PLANNED, parts=content_of(federation, PLANNED, "north").written["parts"] | {"radii": radii})
+    another_plan(
+        federation, PLANNED, parts=content_of(federation, PLANNED, "north").written["parts"] | {"radii": radii}
+    )
     with pytest.raises(DataError, match="radii has other numbers"):
         federation.answer("south")
