@@ -12,9 +12,9 @@ ROWS_AT_ONCE <- 2048                   # more rows are answered in parts, as by 
 
 # potential = -(log likelihood) - (log prior) / sites, and its derivatives
 
-make_model <- function(family, X, y, trials, centre, loc, scale, unit, start, sites) {
+make_model <- function(family, X, y, trials, centre, loc, scale, unit, start, sites, all_rows) {
   model <- list(family = family, X = X, y = y, trials = trials, centre = centre, loc = loc, scale = scale, unit = unit,
-                sites = sites, parts = ceiling(nrow(X) / ROWS_AT_ONCE),
+                sites = sites, all_rows = all_rows, parts = ceiling(nrow(X) / ROWS_AT_ONCE),
                 names = c(colnames(X), if (family %in% names(EXTRA)) EXTRA[[family]]))
   model$constant <- switch(family, binomial = lchoose(trials, y), bernoulli = 0, normal = -log(2 * pi) / 2,
       -lgamma(y + 1))
@@ -112,6 +112,18 @@ potential_at <- function(model, x, order) {
   found
 }
 
+# The potential and its derivatives in the coordinates of a model, at x = origin + factor z.
+potential_in <- function(model, z, order) {
+  place <- model$place
+  found <- potential_at(model, drop(place$origin + place$factor %*% z), order)
+  moved <- function(h) crossprod(place$factor, h %*% place$factor)
+  along <- found$along
+  if (order > 0) found$gradient <- drop(crossprod(place$factor, found$gradient))
+  if (order > 1) found$hessian <- moved(found$hessian)
+  found$along <- function(d) moved(along(drop(place$factor %*% d)))
+  found
+}
+
 # The numbers of `mode_of` in accord: the potential at x, and the mode and curvature of the site's own rows, H x - g and
 # H, by Newton's method with absolute eigenvalues. Of more rows, parts are added, each with its share of the prior.
 modes_of <- function(model, x) {
@@ -132,7 +144,7 @@ mode_at <- function(model, x) {
     scale <- pmax(abs(diag(h)), .Machine$double.xmin)^-0.5
     c(list(scale = scale), eigen(h * outer(scale, scale), symmetric = TRUE))
   }
-  here <- first <- potential_at(model, x, 2)
+  here <- first <- potential_in(model, x, 2)
   usual <- function(at) all(is.finite(c(at$gradient, at$hessian)))
   for (count in seq_len(MODE_STEPS)) {
     if (!is.finite(here$value) || !usual(here)) break
@@ -140,11 +152,11 @@ mode_at <- function(model, x) {
     size <- pmax(abs(own$values), FLAT * max(abs(own$values)))
     slope <- drop(crossprod(own$vectors, own$scale * here$gradient))
     step <- own$scale * drop(own$vectors %*% (slope / size))
-    risen <- vapply(SHORTER, function(part) potential_at(model, x - part * step, 0)$value, 0) - here$value
+    risen <- vapply(SHORTER, function(part) potential_in(model, x - part * step, 0)$value, 0) - here$value
     best <- which.min(ifelse(is.finite(risen), risen, Inf))
     if (!(is.finite(risen[best]) && risen[best] < 0 && sqrt(sum(slope^2 / size)) > NEAR)) break
     x <- x - SHORTER[best] * step
-    here <- potential_at(model, x, 2)
+    here <- potential_in(model, x, 2)
   }
   if (!usual(here)) return(c(bounded(first$value, NO_MASS), rep(0, length(x) * (length(x) + 3) / 2)))
   own <- scaled(here$hessian)
@@ -162,13 +174,16 @@ answer_of <- function(model, what, parts) {
   if (length(several) > 1) return(unlist(lapply(seq_along(several), function(number) t(answer_of(model, several[number],
     list(points = parts[[paste("points", number)]], coordinates = parts$coordinates))))))
   dim <- length(model$names)
+  place <- parts$coordinates %or% list(origin = rep(0, dim), factor = diag(dim))
+  if (!is.matrix(place$factor)) place$factor <- diag(place$factor, length(place$factor))
+  if (length(place$origin) != dim || !all(dim(place$factor) == dim))
+    fail("the plan has coordinates of another dimension")
+  model$place <- place
   if (what == "mode_of") {
     if (!identical(dim(parts$points), c(1L, dim))) fail("the plan has a position of another dimension")
     return(rbind(modes_of(model, as.numeric(parts$points))))
   }
   points <- parts$points
-  place <- parts$coordinates %or% list(origin = rep(0, dim), factor = diag(dim))
-  if (!is.matrix(place$factor)) place$factor <- diag(place$factor, length(place$factor))
   most <- c(value_of = NO_MASS, slope_of = NO_MASS, jet_of = NO_MASS, mean_expansion = Inf)[what]
   if (is.na(most)) most <- parts[["argument 0"]]
   order <- c(value_of = 0, slope_of = 1, jet_of = 3)[what]
@@ -176,15 +191,14 @@ answer_of <- function(model, what, parts) {
   offsets <- parts[["argument 1"]]
   if (what == "mean_expansion") points <- rep(parts[["argument 0"]], each = nrow(offsets)) + offsets
   if (!is.matrix(points) || ncol(points) != dim) fail("the plan has positions of another dimension")
-  moved <- function(h) crossprod(place$factor, h %*% place$factor)
   # k, j and i of all i <= j <= k, with k fastest
   triples <- if (order > 2) which(array(TRUE, rep(dim, 3)), arr.ind = TRUE) else matrix(0, 0, 3)
   triples <- triples[triples[, 3] <= triples[, 2] & triples[, 2] <= triples[, 1], , drop = FALSE]
   found <- apply(points, 1, function(z) {
-    at <- potential_at(model, drop(place$origin + place$factor %*% z), order)
-    h <- if (order > 1) moved(at$hessian)
-    third <- if (order > 2) vapply(seq_len(dim), function(k) moved(at$along(place$factor[, k])), h)
-    bounded(c(at$value, if (order > 0) crossprod(place$factor, at$gradient), if (order > 1) h[lower.tri(h, TRUE)],
+    at <- potential_in(model, z, order)
+    h <- at$hessian
+    third <- if (order > 2) vapply(seq_len(dim), function(k) at$along(diag(dim)[, k]), h)
+    bounded(c(at$value, if (order > 0) at$gradient, if (order > 1) h[lower.tri(h, TRUE)],
              if (order > 2) array(third, rep(dim, 3))[triples]), most, model$parts)
   })
   if (order == 0) found else if (what == "mean_expansion") rowMeans(found) else t(found)

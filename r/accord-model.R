@@ -58,6 +58,7 @@ read_study <- function(path) {
   known_keys("[model]", model, c("formula", "family", "positive"))
   known_keys("[run]", run, c("draws", "chains", "seed", "masks", "coarse", "points", "fallback", "report"))
   study <- list(hash = hex(charToRaw(text_of_file(path))), sites = unlist(data$sites),
+                coarse = run$coarse %or% TRUE,
                 family = model$family %or% "normal", formula = model$formula, priors = found$priors,
                 missing = data$missing %or% "error", strings = unlist(data$strings),
                 blanks = c(BLANKS, unlist(data$blanks)),
@@ -78,7 +79,6 @@ read_study <- function(path) {
     fail("study ", path, ": ", key, " in [run] must be true or false")
   separators <- if (is.list(study$separator)) study$separator else list(study$separator)
   wants <- c(if (length(study$sites) < 3 || !(run$masks %or% TRUE)) "masks of at least three sites",
-             if (run$coarse %or% TRUE) "exact answers, coarse = false in [run] (it does not add noise yet)",
              if (!(run$points %or% FALSE)) "positions in the plan, points = true in [run]",
              if (run$fallback %or% FALSE) "fallback = false in [run]",
              if (run$report %or% FALSE) "report = false in [run]",
@@ -124,7 +124,7 @@ refusals <- function(study, policy) {
     if (identical(policy$site, study$sites[1])) "it is the first site of the study, which must run Python",
     if (!is.null(policy$columns) && length(beyond))
       paste("its policy does not allow the columns", paste(sorted(beyond), collapse = ", ")),
-    if (!(policy$exact %or% FALSE))
+    if (!study$coarse && !(policy$exact %or% FALSE))
       paste("the study has exact answers (coarse = false), which reveal more of its rows,",
                                           "and the policy does not allow that by `exact`"),
     if (length(keys) < length(study$sites) || anyDuplicated(keys))
@@ -142,7 +142,8 @@ singles_out <- function(x, cells) {
   length(x) > most && length(x) - most < cells
 }
 
-# --- the model, as all sites agree on it. `meeting` has gathered(own), total(numbers) and require(problems) ---
+# --- the model, as all sites agree on it. `meeting` has gathered(own), require(problems) and total(of), where
+# of(normals) returns numbers by name, with noise unless `normals` is NULL ---
 
 item <- function(x, shape = if (is.matrix(x)) list(ncol(x)) else list()) list(x = as.numeric(x), shape = shape)
 
@@ -154,16 +155,17 @@ is_far <- function(own) abs(own$mean) > 100 * own$sd & !(own$mean == 1 & own$sd 
 
 means_and_sds <- function(meeting, values) {
   summed <- function(around) {
-    own <- list()
-    for (name in names(around)) {
-      x <- as.matrix(values[[name]])
-      x <- x - rep(around[[name]], each = nrow(x))
-      shape <- if (is.matrix(values[[name]])) list(ncol(x)) else list()
-      own[[paste("rows", name)]] <- item(nrow(x))
-      own[[paste("sum", name)]] <- item(colSums(x), shape)
-      own[[paste("squares", name)]] <- item(colSums(x^2), shape)
-    }
-    all <- meeting$total(own)
+    all <- meeting$total(function(normals) {
+      own <- list()
+      for (name in names(around)) {
+        sums <- sums_of(values[[name]], around[[name]], normals)
+        shape <- if (is.matrix(values[[name]])) list(ncol(values[[name]])) else list()
+        own[[paste("rows", name)]] <- item(NROW(values[[name]]))
+        own[[paste("sum", name)]] <- item(sums[[1]], shape)
+        own[[paste("squares", name)]] <- item(sums[[2]], shape)
+      }
+      own
+    })
     sapply(names(around), simplify = FALSE, function(name)
       mean_and_sd(all[[paste("rows", name)]], all[[paste("sum", name)]], all[[paste("squares", name)]]))
   }
@@ -258,15 +260,15 @@ build_model <- function(study, policy, meeting, say) {
   for (name in names(kinds)) own[[paste(name, "(missing)")]] <- item(rows - length(table[[name]]$present))
   for (name in factors) own[[name]] <- item(as.numeric(base::table(factor(table[[name]]$present, levels[[name]]))),
                                             list(length(levels[[name]])))
-  sums_at <- function(centres) sapply(names(centres), simplify = FALSE, function(name) {
-    x <- table[[name]]$present - centres[[name]]
-    item(c(length(x), sum(x), sum(x^2)), list(3L))
+  sums_at <- function(centres, normals) sapply(names(centres), simplify = FALSE, function(name) {
+    x <- table[[name]]$present
+    item(c(length(x), unlist(sums_of(x, centres[[name]], normals))), list(3L))
   })
   of <- function(x) mean_and_sd(max(x[1], 1), x[2], x[3])
-  all <- meeting$total(c(own, sums_at(setNames(as.list(rep(0, length(shown))), shown))))
+  all <- meeting$total(function(normals) c(own, sums_at(setNames(as.list(rep(0, length(shown))), shown), normals)))
   columns <- lapply(all[shown], of)
   again <- lapply(Filter(function(own) is.finite(own$mean) && is_far(own), columns), `[[`, "mean")
-  if (length(again)) for (name in names(more <- meeting$total(sums_at(again)))) {
+  if (length(again)) for (name in names(more <- meeting$total(function(normals) sums_at(again, normals)))) {
     part <- of(more[[name]])
     columns[[name]] <- list(mean = again[[name]] + part$mean, sd = part$sd)
   }
@@ -349,5 +351,5 @@ build_model <- function(study, policy, meeting, say) {
   }
   for (key in setdiff(names(priors), used)) fail_at_all("the prior of ", key, " belongs to no coefficient")
   make_model(study$family, design, y, trials, centre = c(0, figures$design$mean[-1]), loc, scale, unit, start,
-             length(study$sites))
+             length(study$sites), sum(vapply(heard, function(own) as.numeric(own$rows), 0)))
 }

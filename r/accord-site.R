@@ -11,8 +11,8 @@
 # the plan of the first site of the study, which must run Python. It checks that the plan names one of the functions in
 # FUNCTIONS (the log density, its derivatives, and the mode of the site's rows), that no position is far from the prior,
 # that all positions of the study stay below `points` of the policy, and that all sites have the same entries of all
-# earlier steps.
-# It answers regressions (normal, bernoulli, binomial, poisson, negative_binomial) of exact studies with masks.
+# earlier steps. The noise follows the coordinates and radii of the plan, which it trusts too.
+# It answers regressions (normal, bernoulli, binomial, poisson, negative_binomial) of studies with masks.
 
 suppressPackageStartupMessages({library(jsonlite); library(openssl)})
 # Names and texts are UTF-8, also where R starts without a locale.
@@ -21,15 +21,17 @@ if (!l10n_info()$`UTF-8`) for (name in c("C.UTF-8", "C.utf8", "en_US.UTF-8"))
 # Files, model and density lie beside this file.
 HERE <- if (sys.nframe() == 0) sub("^--file=", "", grep("^--file=", commandArgs(FALSE), value = TRUE)[1]) else
   unlist(lapply(sys.frames(), function(frame) frame$ofile))[1]
-for (name in c("accord-data.R", "accord-model.R", "accord-density.R")) source(file.path(dirname(HERE), name))
+for (name in c("accord-data.R", "accord-model.R", "accord-density.R", "accord-noise.R"))
+  source(file.path(dirname(HERE), name))
 USERS_UMASK <- Sys.umask("077")        # files of the site are private, entries in the shared folder are not
 VERSION <- "0.1.0"                     # the version of accord whose studies this program answers
+HIDDEN <- c("masked", "coarse")        # contents whose numbers look random
 # What plans evaluate: the parts of a plan, and the answer in words.
 BOTH <- "slope_of and value_of"
 FUNCTIONS <- list(value_of = c("points", "coordinates"), slope_of = c("points", "coordinates"),
                   expansion_of = c("argument 0", "points", "coordinates"),
                   mean_expansion = c("argument 0", "argument 1", "coordinates"),
-                  mode_of = "points", jet_of = c("points", "coordinates"))
+                  mode_of = c("points", "coordinates"), jet_of = c("points", "coordinates"))
 FUNCTIONS[[BOTH]] <- c("points 1", "points 2", "coordinates")
 ANSWERS <- c(value_of = "values of the potential", slope_of = "values and gradients of the potential",
              expansion_of = "values, gradients and Hessians of the potential",
@@ -93,11 +95,14 @@ pair_keys <- function(private, here, publics, study) {
   })
 }
 
+stream_of <- function(key, step, context, blocks) {
+  key <- hmac(base64_decode(key), charToRaw(paste0("accord step 1", context)))
+  as.raw(aes_ctr_encrypt(raw(16 * blocks), key, c(rev(le8(step + 1)), raw(8))))
+}
 masked <- function(words, keys, here, step, context) {
   for (other in names(keys)) {
-    key <- hmac(base64_decode(keys[[other]]), charToRaw(paste0("accord step 1", context)))
-    stream <- aes_ctr_encrypt(raw(16 * nrow(words)), key, c(rev(le8(step + 1)), raw(8)))
-    words <- words + limbs_of(as.raw(stream)) * (if (here - 1 < as.integer(other)) 1 else -1)
+    stream <- limbs_of(stream_of(keys[[other]], step, context, nrow(words)))
+    words <- words + stream * (if (here - 1 < as.integer(other)) 1 else -1)
   }
   carry(words)
 }
@@ -188,7 +193,7 @@ start_exchange <- function(study, policy, board) {
     if (S$step > 0 && !file.exists(data))
       write_private(data, charToRaw(policy$sheet$hash))
     audit(policy, study = study$hash, step = S$step, what = words, bytes = length(bytes), hash = hex(bytes),
-          sent = if ("masked" %in% names(content)) "numbers under masks" else content)
+          sent = if (any(HIDDEN %in% names(content))) "numbers under masks" else content)
     write_private(entry_path(store, S$step, policy$site), bytes)
     bytes
   }
@@ -253,26 +258,28 @@ run_study <- function(study, policy, board) {
   found <- S$gather("keys", function(plan, context) {
     key <- x25519_keygen()
     if (!file.exists(state)) write_private(state, charToRaw(json(list(
-      private = text64(as.raw(key$data)), public = text64(as.raw(key$pubkey$data))))))
+      private = text64(as.raw(key$data)), public = text64(as.raw(key$pubkey$data)), noise = text64(rand_bytes(32))))))
     list(identity = policy$peers[[policy$site]], accord = VERSION, masks = fromJSON(state)$public)
   }, "public keys of this site, and the version of accord there")
   versions <- unique(vapply(found, function(one) one$content$accord, ""))
   if (!identical(versions, VERSION))
     fail("all sites need accord ", VERSION, ", found ", paste(versions, collapse = ", "))
   keys <- tryCatch(fromJSON(state), error = function(e) fail("the keys of this site's masks are lost"))
+  if (study$coarse && is.null(keys$noise)) fail("the key of this site's noise is lost")
   if (is.null(keys$keys)) {
     publics <- lapply(found, function(one) base64_decode(one$content$masks))
     if (anyDuplicated(publics) || keys$public != found[[policy$site]]$content$masks)
       fail("the keys of this site's masks are lost")
     private <- read_x25519_key(base64_decode(keys$private))
-    write_private(state, charToRaw(json(list(public = keys$public, agent = S$here - 1L,
+    write_private(state, charToRaw(json(list(public = keys$public, noise = keys$noise, agent = S$here - 1L,
                                              keys = pair_keys(private, S$here, publics, study$hash)))))
   }
   meeting <- list(
     gathered = function(own) lapply(S$gather("gathered", function(plan, context) own,
       "names, kinds and levels of columns, numbers of rows and missing cells, or floors"), `[[`, "content"),
     require = function(problems) if (length(problems)) S$refuse(problems),
-    total = function(items) {
+    total = function(of) {
+      items <- of(if (study$coarse) normals_of(base64_decode(keys$noise), S$before))
       items <- items[sorted(names(items))]
       x <- unlist(lapply(items, `[[`, "x"), use.names = FALSE)
       fits <- abs(x) * 2^50 < 2^52
@@ -293,27 +300,39 @@ run_study <- function(study, policy, board) {
     # other sites must not wait for this one, whose reason may be about its rows
     if (is.null(entry_at(S$store, S$step, policy$site))) tryCatch(S$refuse(paste0(
       policy$site, ": its file does not fit the model; the reason is in its audit file")), error = function(e) NULL))
+  asked <- list(wider = 0)
   repeat {
-    result <- NULL
-    S$gather(NULL, function(plan, context) {
+    before <- S$before
+    found <- S$gather(NULL, function(plan, context) {
+      if (identical(plan$what, "result")) return(NULL)
+      if (study$coarse) plan <- (now <- asked_of(asked, plan, context))$plan
       parts <- lapply(plan$parts,
           function(part) revived(if (is.list(part) && !is.null(part$drawn)) part$points else part))
-      if (identical(plan$what, "result")) return(NULL)
-      if (!isTRUE(plan$what %in% names(FUNCTIONS)) || !all(names(parts) %in% FUNCTIONS[[plan$what]])) fail(
+      known <- if (study$coarse) setdiff(names(FUNCTIONS), "mean_expansion") else names(FUNCTIONS)
+      if (!isTRUE(plan$what %in% known) ||
+          !all(names(parts) %in% c(FUNCTIONS[[plan$what]], if (study$coarse) "radii"))) fail(
         "the plan of ", study$sites[1], " evaluates ", plan$what, ": a site with R evaluates only ",
-        paste(names(FUNCTIONS), collapse = ", "))
+        paste(known, collapse = ", "))
       for (name in points_in(plan)) if (is.null(parts[[name]]))
         fail("the plan has no positions: points = true in [run]")
-      count_points(S, policy, length_of(plan))
+      # wider numbers are of the same positions
+      count_points(S, policy, if (study$coarse && now$wider) 0 else length_of(plan))
+      if (study$coarse) return(coarse_content(S, model, now, parts, context))
       x <- answer_of(model, plan$what, parts)
       masked_content(S, study, as.numeric(t(x)), FALSE, list(c(list("<f8"), as.list(dim(x) %or% length(x)))), NULL,
           context)
     }, function(plan) if (identical(plan$what, "result")) "the means and sds of the draws, which all sites have"
-      else paste0(ANSWERS[[plan$what]], ", at ", n <- length_of(plan), if (n == 1) " position" else " positions"))
-    done <- read_entry(entry_at(S$store, S$step - 1L, study$sites[1]), study, policy, S$step - 1L,
-        study$sites[1])$written
-    if (identical(done$what, "result"))
-      return(data.frame(mean = revived(done$parts$means), sd = revived(done$parts$sds), row.names = model$names))
+      else if (!plan$what %in% names(ANSWERS)) "the numbers of the step before, in more bytes"
+      else paste0(ANSWERS[[plan$what]], if (study$coarse) ", with noise and rounded", ", at ", n <- length_of(plan),
+                  if (n == 1) " position" else " positions"))
+    done <- found[[study$sites[1]]]
+    parts <- done$written$parts
+    if (identical(done$written$what, "result"))
+      return(data.frame(mean = revived(parts$means), sd = revived(parts$sds), row.names = model$names))
+    if (study$coarse) {
+      asked <- asked_of(asked, done$written, paste0(before, done$plan))
+      asked$clipped <- clipped_in(found)
+    }
   }
 }
 
@@ -368,7 +387,7 @@ release <- function(study, policy, board, yes) {
     if (is.null(bytes) || !is.null(entry_at(board, step, policy$site))) next
     entry <- fromJSON(rawToChar(bytes[seq_len(which(bytes == as.raw(10))[1] - 1)]), simplifyVector = FALSE)
     cat(sprintf("step %d, %d bytes: %s\n", step, length(bytes), entry$what))
-    if (!"masked" %in% names(entry$content)) cat("  ", substr(json(entry$content), 1, 2000), "\n", sep = "")
+    if (!any(HIDDEN %in% names(entry$content))) cat("  ", substr(json(entry$content), 1, 2000), "\n", sep = "")
     if (!yes) {
       cat("release? [y/N]: ")
       if (!any(tolower(trimws(readLines(input, 1L))) %in% c("y", "yes")))
@@ -419,7 +438,7 @@ check <- function(study, policy) {
   meeting <- list(
     gathered = function(own) { if (!is.null(own$kinds)) kinds <<- own$kinds; rep(list(own), length(study$sites)) },
     require = function(problems) if (length(problems)) fail(paste(problems, collapse = "; ")),
-    total = function(items) lapply(items, function(own) length(study$sites) * own$x))
+    total = function(of) lapply(of(NULL), function(own) length(study$sites) * own$x))
   perhaps <- tryCatch({ build_model(study, policy, meeting, say); NULL }, `of all` = conditionMessage,
                       wrong = function(e) { wrong <<- c(wrong, conditionMessage(e)); NULL })
   cat("study ", study$hash, "\n", policy$site, ": ", length(sheet$lines), " rows",

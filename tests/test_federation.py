@@ -825,6 +825,12 @@ def test_noise_is_secret_and_the_same_again(tmp_path):
     assert scipy.stats.kstest(many, "norm").pvalue > 1e-6
 
 
+def test_plans_have_radii_for_sites_with_r_only(coarse):
+    written = [json.loads(text.splitlines()[0])["written"] for text in coarse[0].board.all(["north"]).values()]
+    assert any("points" in one.get("parts", {}) for one in written)
+    assert not any("radii" in one.get("parts", {}) for one in written)
+
+
 def test_the_key_of_the_noise_stays_at_its_site(coarse):
     federation, _ = coarse
     sent = everything(federation)

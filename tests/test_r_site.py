@@ -112,7 +112,7 @@ study <- read_study(asked$study)
 policy <- list(site = "west", data = asked$data, sheet = read_sheet(study, list(site = "west", data = asked$data)),
                floors = list(rows = 10L, cells = 3L, parameters = 1, rare = "refuse"))
 meeting <- list(gathered = function(own) rep(list(own), 3), require = function(problems) stopifnot(!length(problems)),
-                total = function(items) lapply(items, function(own) 3 * own$x))
+                total = function(of) lapply(of(NULL), function(own) 3 * own$x))
 model <- build_model(study, policy, meeting, print)
 answers <- lapply(setNames(names(FUNCTIONS), names(FUNCTIONS)), function(what)
   answer_of(model, what, lapply(asked[[if (is.null(asked[[what]])) "parts" else what]][FUNCTIONS[[what]]], revived)))
@@ -157,7 +157,7 @@ def test_values_and_derivatives_equal_those_in_python(family, rows, tmp_path):
     # far from the prior, where sites evaluate nothing
     points[4] = 1e5
     shown = {"points": points, "origin": place.origin, "factor": place.factor}
-    shown |= {"first": points[0], "offsets": points[:3] - points[0], "init": post.init[None]}
+    shown |= {"first": points[0], "offsets": points[:3] - points[0], "start": np.zeros((1, dim))}
     shown |= {"two": points[:2], "three": points[2:]}
     arrays = {name: {"shape": list(x.shape), "type": "<f8", "values": x.ravel().tolist()} for name, x in shown.items()}
     coordinates, both = {"origin": arrays["origin"], "factor": arrays["factor"]}, Together((slope_of, value_of))
@@ -166,7 +166,7 @@ def test_values_and_derivatives_equal_those_in_python(family, rows, tmp_path):
         "data": str(data),
         "parts": {"points": arrays["points"], "argument 0": 1e12, "coordinates": coordinates},
         "mean_expansion": {"argument 0": arrays["first"], "argument 1": arrays["offsets"], "coordinates": coordinates},
-        "mode_of": {"points": arrays["init"]},
+        "mode_of": {"points": arrays["start"], "coordinates": coordinates},
         both.__name__: {"points 1": arrays["two"], "points 2": arrays["three"], "coordinates": coordinates},
     }
     (tmp_path / "program.R").write_text(PROGRAM)
@@ -182,7 +182,7 @@ def test_values_and_derivatives_equal_those_in_python(family, rows, tmp_path):
             "slope_of": here.each(slope_of, points=points, coordinates=place),
             "expansion_of": here.each(expansion_of, 1e12, points=points, coordinates=place),
             "mean_expansion": here.each(mean_expansion, points[0], points[:3] - points[0], coordinates=place),
-            "mode_of": here.each(mode_of, points=post.init[None], at_once=1),
+            "mode_of": here.each(mode_of, points=np.zeros((1, dim)), at_once=1, coordinates=place),
             "jet_of": here.each(jet_of, points=points, coordinates=place),
             both.__name__: here.each(both, points=(points[:2], points[2:]), coordinates=place),
         }
@@ -196,7 +196,7 @@ def test_the_program_answers_studies_of_this_version():
 
 
 def test_lines_and_length():
-    for name in ("accord-site.R", "accord-data.R", "accord-model.R", "accord-density.R", "accord.R"):
+    for name in ("accord-site.R", "accord-data.R", "accord-model.R", "accord-density.R", "accord-noise.R", "accord.R"):
         lines = (R / name).read_text().splitlines()
         assert len(lines) <= 500 and max(map(len, lines)) <= 120, name
 
@@ -500,7 +500,7 @@ def test_a_policy_refuses(begun, changes, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("coarse = false", "coarse = true"), "exact answers, coarse = false"),
+        (("coarse = false", "coarse = 0"), "coarse in [run] must be true or false"),
         (("points = true", "points = false"), "positions in the plan, points = true"),
         (("+ ward", "+ log(age)"), "the formula has the term log(age)"),
         (('["north", "south", "west"]', '["west", "south", "north"]'), "it is the first site of the study"),

@@ -398,6 +398,8 @@ class CoarseStudyTotals(CoarseTotals):
         at_once = {name: part for name, part in question.options.items() if name == "at_once"}
         parts, given = _written(question.arguments)
         points = _points(question.points)
+        # a site with R cannot know the regions of mass
+        radii = {"radii": np.concatenate(question.radii)} if sums.exchange.with_points else {}
         looked = sum(map(len, question.points))
         words = f"{' '.join(map(_described, functions))} With noise and rounded, at {counted(looked, 'position')}."
         first: Plan | None = None
@@ -420,7 +422,7 @@ class CoarseStudyTotals(CoarseTotals):
 
             if first is not None:
                 return sums.integers(Plan(f"{name}, wider, {self.sums}", {}), whole, 0, own, words)
-            total = sums.integers(Plan(name, {**parts, **options, **points}), whole, looked, own, words)
+            total = sums.integers(Plan(name, {**parts, **options, **points, **radii}), whole, looked, own, words)
             first = sums.exchange.adopted
             return total
 

@@ -421,13 +421,11 @@ class CoarseTotals:
         place: Coordinates | None = options.get("coordinates")
         points = points if several else (points,)
         relative = tuple(kind in ("value", "slope") and place is not None for kind in kinds)
-        coders = [
-            self.noise.coder(kind, self.noise.radius(place, np.asarray(some, np.float64)))
-            for kind, some in zip(kinds, points, strict=True)
-        ]
+        radii = tuple(self.noise.radius(place, np.asarray(some, np.float64)) for some in points)
+        coders = [self.noise.coder(kind, radius) for kind, radius in zip(kinds, radii, strict=True)]
         needs_origin = place is not None and any(relative) and _key(place) not in self.noise.origins
         coder = reduce(Coder.beside, [*coders, self.noise.coder_of_origin()] if needs_origin else coders)
-        total = self._summed(coder, Question(functions, arguments, points, options, relative, needs_origin))
+        total = self._summed(coder, Question(functions, arguments, points, options, radii, relative, needs_origin))
         if needs_origin:
             assert place is not None
             self.noise.origins[_key(place)] = float(total[-1])
@@ -485,6 +483,8 @@ class Question(NamedTuple):
     ----------
     functions, arguments, points, options
         As in `Totals`, with one array of points for each function.
+    radii
+        Distances of the points of each function, from which their noise follows, see `Noise.radius`.
     relative
         Whether a function's potentials are relative to each agent's own potential at the origin of the coordinates.
     needs_origin
@@ -495,6 +495,7 @@ class Question(NamedTuple):
     arguments: tuple[Any, ...]
     points: tuple[Any, ...]
     options: dict[str, Any]
+    radii: tuple[np.ndarray, ...]
     relative: tuple[bool, ...]
     needs_origin: bool
 
