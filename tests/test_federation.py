@@ -432,6 +432,27 @@ def test_a_study_at_any_step_continues_after_an_error(at, monkeypatch):
     assert_made_once(federation, "south")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_a_step_damages_no_study(at, monkeypatch, number):
+    # a run in one process keeps the draws so far, which are not the result of a study
+    step, gather = PLANNED + 3, Exchange.gather
+
+    def interrupted(exchange, *given):
+        found = gather(exchange, *given)
+        if exchange.step == step:
+            os.kill(os.getpid(), number)
+        return found
+
+    federation = at(step)
+    with monkeypatch.context() as patch:
+        patch.setattr(Exchange, "gather", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            federation.answer("north")
+    assert not (federation.store("north").folder.parent / "run.nc").exists()
+    federation.run(until=step + 1)
+    assert_made_once(federation, "north")
+
+
 @pytest.mark.slow
 def test_commands_are_killed_and_continue(tmp_path, finished):
     federation = Federation(tmp_path)

@@ -31,7 +31,7 @@ from ..posterior.totals import Totals
 from ..results.run import Run
 from ..samplers.by_sums.auto import Auto
 from ..samplers.by_sums.method import BySums
-from ..samplers.engine import Builder, engine_name, is_coarse
+from ..samplers.engine import Builder, engine_name, is_coarse, is_whole
 from ..samplers.protocol import Sampler
 from ..samplers.session import Job, Session
 from .agent_loss import go_on_without
@@ -112,7 +112,7 @@ def sample(
     kept = _kept_agents(keep, network.num_agents)
     post.require_unchanged()
     builder, chosen = engine_of(engine), _method(method, network)
-    job = Job(post, network, draws, chains, seed, kept, builder.masks, is_coarse(builder))
+    job = Job(post, network, draws, chains, seed, kept, builder.masks, is_coarse(builder), is_whole(builder))
     folder = None if checkpoint is None else Path(checkpoint)
     if job.coarse and folder is not None:
         raise ValueError("a run with coarse answers cannot be resumed, as answers would be made again: omit checkpoint")
