@@ -1296,6 +1296,16 @@ def test_lines_of_unreadable_cells_stay_at_their_site(tmp_path):
     assert sum("column 'age': line 8 has no value" in text for text in federation.log) == 1
 
 
+def test_a_site_alone_learns_that_its_rare_levels_look_like_others(tmp_path):
+    federation = Federation(tmp_path)
+    path = tmp_path / "south" / "rows.csv"
+    path.write_text(path.read_text().replace(",a,", ",A,", 1))
+    with pytest.raises(DataError, match="'ward': 1 of 3 levels have fewer than 3 rows") as raised:
+        federation.run()
+    assert "alike" not in str(raised.value) and b"alike" not in everything(federation)
+    assert any("column 'ward' has levels that look alike" in text for text in federation.log)
+
+
 def test_the_first_row_of_a_file_without_a_header_stays(tmp_path):
     federation = Federation(tmp_path)
     path = tmp_path / "south" / "rows.csv"
