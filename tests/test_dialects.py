@@ -403,7 +403,7 @@ DOUBTS = {
     "a word": (two(["a", "?"] * 6, ["a", "b"] * 6), "the level '?': if it means a missing value, name it in"),
     "letters of two signs": (
         two(["caf\u00e9", "bar"] * 6, ["cafe\u0301", "bar"] * 6),
-        'if they mean the same, give them one spelling in the files, or write strings = {x = {"cafe\u0301" = ["caf\u00e9"]}}',
+        'one spelling in the files, or write strings = {x = {"cafe\u0301" = ["caf\u00e9"]}}',
     ),
     "a code": (
         two([*NUMBERS[:-1], -999], NUMBERS),

@@ -46,6 +46,7 @@ from accord.federation.keys import SiteMasks, is_signed, new_identity, secret_no
 from accord.federation.program import SiteError, follow
 from accord.posterior.coordinates import Coordinates
 from accord.posterior.masks import added, decoded, encoded
+from accord.results.certificate import Certificate, Check
 from accord.samplers.by_sums.evaluations import mean_expansion
 from accord.samplers.by_sums.proposal import Drawn, student
 
@@ -1505,6 +1506,29 @@ def test_the_command_line_ends_with_the_summary(finished, tmp_path):
     np.testing.assert_array_equal(accord.Run.load(tmp_path / "run.nc").draws, finished[1]["north"].draws)
     found = CliRunner().invoke(app, [*arguments, "--policy", str(federation.folder / "north" / "site.toml")])
     assert found.exit_code == 0 and "which only the sites can confirm" not in found.output
+
+
+@pytest.mark.filterwarnings("default::UserWarning")
+@pytest.mark.parametrize(
+    ("study", "text"),
+    [
+        (COARSE, "with coarse = false (each policy needs exact = true) and fallback = true in [run], which"),
+        (
+            STUDY,
+            "with fallback = true in [run], which also tries ChEES() in hundreds of steps, or with narrower priors",
+        ),
+        (STUDY + "fallback = true\n", "Begin another study with narrower priors or fewer columns"),
+    ],
+)
+def test_a_result_that_is_not_certified_has_a_remedy(finished, tmp_path, monkeypatch, study, text):
+    federation, runs = finished
+    (tmp_path / "study.toml").write_text(study)
+    run = replace(runs["north"], certificate=Certificate((Check("a check", 2.0, 1.0, False, "it is too large"),)))
+    monkeypatch.setattr(accord.federation, "result", lambda *given: run)
+    arguments = ["study", "result", str(tmp_path / "study.toml"), str(federation.board.folder)]
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == 0 and "failed  a check: it is too large" in found.output
+    assert "do not report these draws, because a check failed. Begin" in found.output and text in found.output
 
 
 def test_the_command_line_reports_a_forged_entry_in_one_line(at):

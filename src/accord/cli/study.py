@@ -14,6 +14,7 @@ from .errors import users_errors
 
 if TYPE_CHECKING:
     from ..federation import EntryFolder, StudyDocument
+    from ..results.run import Run
 
 commands = typer.Typer(no_args_is_help=True, help="Studies between organisations (docs/federations.md).")
 
@@ -74,8 +75,10 @@ def answer_command(
             new = _release(found.entries, document, board, own.site, yes=yes)
             if found.run is not None:
                 kept = own.folder / document.hash[:16] / "run.nc"
-                verdict = str(found.run.certificate).splitlines()[0]
-                typer.echo(f"the study is finished: {kept}\n{found.run.summary().to_string()}\n{verdict}")
+                verdict = found.run.certificate
+                shown = "" if verdict is None else verdict.verdict if verdict.holds else f"{verdict}"
+                typer.echo(f"the study is finished: {kept}\n{found.run.summary().to_string()}\n{shown}")
+                _advise(document, found.run)
                 return
             line = f"step {found.step} waits for {', '.join(found.waits_for)}"
             copied = [name for name in found.waits_for if board.is_incomplete(found.step, name)]
@@ -108,6 +111,14 @@ def _release(entries: Mapping[int, bytes], study: StudyDocument, board: EntryFol
     return bool(new)
 
 
+def _advise(study: StudyDocument, run: Run) -> None:
+    """Print what to do about a run that is not certified."""
+    from ..federation.program import remedy
+
+    if text := remedy(study, run):
+        typer.echo(text)
+
+
 @commands.command(name="result")
 def result_command(
     study: _Study,
@@ -129,6 +140,7 @@ def result_command(
                 raise ValueError(f"{path}: its folder does not exist")
         run = result(document, folder, public)
         typer.echo(f"{run.summary().to_string()}\n{run.certificate}")
+        _advise(document, run)
         if public is None:
             typer.echo("the entries are signed by these keys, which only the sites can confirm:")
             for site, key in named_keys(document, EntryFolder(folder)).items():
