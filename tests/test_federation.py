@@ -1480,7 +1480,9 @@ def test_the_command_line_asks_before_an_entry_leaves(tmp_path):
     # the entry stays at the site, and is the one that leaves later
     kept = federation.store("north").read(0, "north")
     found = answer_by_command(federation, "north", input="y\n")
-    assert found.exit_code == 0 and "step 0 waits for south, west" in found.output
+    wanted = tmp_path / "board" / "step-000" / "SITE.json"
+    assert found.exit_code == 0
+    assert f"step 0 waits for south, west, whose `accord study answer` writes {wanted}\n" in found.output
     assert federation.board.read(0, "north") == kept
     again = answer_by_command(federation, "north", input="n\n")
     assert again.exit_code == 0 and "release?" not in again.output
@@ -1866,6 +1868,24 @@ def test_another_folder_than_before_is_an_error(tmp_path):
     shutil.move(tmp_path / "board", tmp_path / "other")
     found = answer_by_command(federation, "north", "--yes")
     assert found.exit_code == 1 and "there is no folder" in found.output and not (tmp_path / "board").exists()
+    (tmp_path / "board").mkdir()
+    found = answer_by_command(federation, "north", input="n\n")
+    assert "board has no entry of north, which has sent 2 before: is it the folder of this study?" in found.output
+    assert entries_of(tmp_path / "board") == {}
+    (tmp_path / "board").rmdir()
+    (tmp_path / "board").write_text("")
+    found = answer_by_command(federation, "north", "--yes")
+    assert found.exit_code == 1 and "board is a file: name the folder that all sites share" in found.output
+
+
+def test_the_folder_of_another_study_is_an_error_before_an_entry_leaves(at):
+    federation = at(2)
+    before = entries_of(federation.board.folder)
+    federation.text = federation.text.replace("draws = 200", "draws = 201")
+    federation.write("south")
+    found = answer_by_command(federation, "south", "--yes")
+    assert found.exit_code == 1 and "north.json is an entry of another study (" in found.output
+    assert entries_of(federation.board.folder) == before
 
 
 def test_links_pipes_and_large_files_in_the_shared_folder_are_refused(at, monkeypatch):
