@@ -449,6 +449,8 @@ def test_a_signal_during_a_step_damages_no_study(at, monkeypatch, number):
         patch.setattr(Exchange, "gather", interrupted)
         with pytest.raises(KeyboardInterrupt):
             federation.answer("north")
+        found = answer_by_command(federation, "north", "--yes")
+        assert found.exit_code == 130 and "interrupted: the same command continues the study" in found.output
     assert not (federation.store("north").folder.parent / "run.nc").exists()
     federation.run(until=step + 1)
     assert_made_once(federation, "north")

@@ -71,6 +71,8 @@ def answer_command(
                 # the last entry says why the site refuses
                 _release(site.entries(document), document, board, own.site, yes=yes)
                 raise
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt("interrupted: the same command continues the study") from None
             new = _release(found.entries, document, board, own.site, yes=yes)
             if found.run is not None:
                 kept = own.folder / document.hash[:16] / "run.nc"

@@ -103,6 +103,8 @@ def sample(
         A chain became non-finite. The error's `run` has the draws before that.
     RuntimeError
         This process was forked from one that had used JAX.
+    KeyboardInterrupt
+        Ctrl-C or SIGTERM before the first draw.
     """
     require_problem(post, network)
     draws, chains = whole_number("draws", draws, 1), whole_number("chains", chains, 1)
@@ -123,6 +125,9 @@ def sample(
             stage("reading the data")
             with opened(job, chosen, builder, folder) as session:
                 return chosen.run(session)
+    except KeyboardInterrupt:
+        again = "" if folder is None else f". The same call continues from {folder}"
+        raise KeyboardInterrupt(f"interrupted: the run keeps no draws{again}") from None
     except AgentLostError as lost:
         options = {"draws": draws, "chains": chains, "seed": seed, "progress": progress}
         return go_on_without(lost, sample, job, chosen, builder, checkpoint=folder, keep=keep, **options)
