@@ -278,7 +278,7 @@ class Messages:
 @pytest.mark.long
 def test_draws_over_messages_equal_the_draws_of_one_process(tmp_path, finished, capsys):
     federation, log = Federation(tmp_path), []
-    messages = Messages(federation, dies_after=100)
+    messages = Messages(federation, dies_after=50)
     with pytest.raises(ConnectionError):
         board.lead(federation.study, messages, tmp_path / "server", log.append)
     before = entries_of(tmp_path / "server")
