@@ -851,6 +851,34 @@ FAULTS = [
     Fault("masked sum of a silo", "engines/silo/worker.py", "add=lambda parts: added(*parts)", "", "test_masks.py"),
     # federations
     Fault(
+        "part of a run in a study",
+        "samplers/by_sums/method.py",
+        "if interrupted and job.whole:",
+        "if False:",
+        "test_federation.py",
+    ),
+    Fault(
+        "kinks of a coarse run",
+        "samplers/by_sums/noisy_mode.py",
+        "_UNLIKE * implied + doubt",
+        "np.inf",
+        "test_coarse.py",
+    ),
+    Fault(
+        "section of a key",
+        "models/sections.py",
+        "if key not in known and owners",
+        "if False and owners",
+        "test_study.py",
+    ),
+    Fault(
+        "levels that look alike before floors",
+        "data/studies.py",
+        "[*spellings(self.agreed.levels), *refusals[0]]",
+        "refusals[0]",
+        "test_dialects.py",
+    ),
+    Fault(
         "federation, own numbers",
         "federation/policy.py",
         "if not study.masks and not self.own_numbers:",

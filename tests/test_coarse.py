@@ -1,5 +1,7 @@
 """Coarse answers: noisy, rounded sums leave the posterior, its sds and the evidence right."""
 
+import re
+
 import attacks
 import coarse as benchmark
 import jax
@@ -13,6 +15,8 @@ import accord
 from accord.engines import Local
 from accord.posterior.coarse import CoarseTotals, Coder, Noise, sigma
 from accord.samplers import ChEES, Importance
+from accord.samplers.by_sums.noisy_mode import noisy_mode
+from accord.samplers.session import Job, Session
 
 RING = accord.Network.ring(4)
 COARSE = Local(coarse=True)
@@ -303,6 +307,41 @@ def test_the_error_of_the_evidence_is_stored_and_queries_are_refused(tmp_path):
     assert again.log_evidence == pytest.approx(run.log_evidence)
     with pytest.raises(ValueError, match="coarse answers"):
         accord.leave_out(again, post, RING, 1)
+
+
+def of_slices(log_likelihood, dim=5):
+    rng = np.random.default_rng(0)
+    shards = []
+    for _ in range(4):
+        X = rng.standard_normal((60, dim))
+        shards.append((X, X @ np.linspace(-1.0, 1.0, dim) + rng.laplace(size=60)))
+    return accord.Posterior(log_likelihood, lambda x: -jnp.sum(x**2) / 200, shards, np.zeros(dim))
+
+
+def test_a_likelihood_with_kinks_is_named():
+    def log_likelihood(x, rows):
+        return -jnp.abs(rows[1] - rows[0] @ x)
+
+    with pytest.raises(ArithmeticError, match="no mode found in 60 sums .* seems to have kinks.* ChEES") as error:
+        accord.sample(of_slices(log_likelihood), RING, Importance(), draws=100, seed=0, engine=COARSE)
+    found = re.search(r"slope changed by (\S+), and second .* at most (\S+):", str(error.value))
+    assert abs(float(found[1])) > 3.0 * float(found[2])
+
+
+@pytest.mark.parametrize("jump", [0.0, 400.0])
+def test_a_likelihood_with_jumps_is_named(jump):
+    # F rises by the jump before the mode of its smooth part
+    def log_likelihood(x, rows):
+        return -jnp.square(rows[1] - rows[0] @ x) / 2.0 - jump * jnp.any(x > 0.3) / rows[1].size
+
+    post = of_slices(log_likelihood)
+    with jax.enable_x64(True):
+        session = Session(Job(post, RING, coarse=True), post.totals(RING, coarse=True))
+        if not jump:
+            assert np.abs(noisy_mode(session).origin - np.linspace(-1.0, 1.0, 5)).max() < 0.5
+            return
+        with pytest.raises(ArithmeticError, match="no mode found in 60 sums .* seems to have jumps.* ChEES"):
+            noisy_mode(session)
 
 
 def test_a_posterior_without_a_finite_start_is_reported():

@@ -5,6 +5,7 @@ import csv
 import io
 import itertools
 import os
+import re
 import threading
 import warnings
 from functools import partial
@@ -241,11 +242,52 @@ def test_other_spellings_stay_levels_with_a_warning(tmp_path):
         for k, code in enumerate(["250.1", "250.10", "01", "1"] * 3)
         for ward in ("A b", "a  B")
     ]
-    with pytest.warns(UserWarning, match="has the levels") as caught:
+    with pytest.warns(UserWarning, match="has levels that look alike") as caught:
         found = study_of(tmp_path, lines("code,ward,died", *rows, times=3), strings=["code"])
     assert found.agreed.levels["code"] == ("01", "1", "250.1", "250.10")
     said = "".join(str(one.message) for one in caught)
     assert all(pair in said for pair in ("'01' and '1'", "'250.1' and '250.10'", "'A b' and 'a  B'"))
+
+
+def sexes(*levels, rows=30):
+    rng = np.random.default_rng(0)
+    return {"x": [own for own in levels for _ in range(rows // len(levels))], "y": rng.normal(size=rows)}
+
+
+def test_levels_that_look_alike_are_one_warning():
+    tables = {"north": sexes("M", "F", rows=80), "south": sexes("m", "f", rows=80)}
+    with pytest.warns(UserWarning) as caught:
+        accord.models.glm(tables, "y ~ x")
+    (said,) = [str(one.message) for one in caught]
+    assert said == (
+        "column 'x' has levels that look alike, 'F' and 'f', and 'M' and 'm', each with its own effect: if they mean "
+        'the same, give them one spelling in the files, or write strings = {x = {"F" = ["f"], "M" = ["m"]}}'
+    )
+
+
+def test_levels_that_look_alike_come_before_the_advice_of_a_floor():
+    # three more levels exceed the share of parameters
+    tables = {"north": sexes("M", "F", rows=40), "south": sexes("m", "f", rows=40)}
+    with pytest.warns(UserWarning, match="look alike"), pytest.raises(DataError) as caught:
+        accord.models.glm(tables, "y ~ x")
+    first = str(caught.value).splitlines()[1]
+    assert "column 'x' has levels that look alike, 'F' and 'f'" in first and "give them one spelling" in first
+    assert "north: 5 parameters are more than" in str(caught.value)
+
+
+def test_rare_levels_that_look_alike_are_named_before_the_floor():
+    table = sexes("M", "F")
+    table["x"][0] = "m"
+    with pytest.raises(DataError) as caught:
+        data.as_study({"north": table})
+    assert re.search(
+        "column 'x' has levels that look alike .* one spelling .* the floor of the site$", str(caught.value)
+    )
+    assert "'m'" not in str(caught.value) and "leave the column out" not in str(caught.value)
+    # a rare level that looks like no other one
+    table["x"][0] = "other"
+    with pytest.raises(DataError, match="1 of 3 levels have fewer than 3 rows, .* merge levels, or leave"):
+        data.as_study({"north": table})
 
 
 def test_positive_matches_whole_numbers_with_a_point(tmp_path):
@@ -354,11 +396,14 @@ def two(north, south, **beside):
 NUMBERS = [40.0 + k for k in range(12)]
 
 DOUBTS = {
-    "a spelling": (two(["M", "F"] * 6, ["m", "F"] * 6), 'if they mean the same, write strings = {x = {"M" = ["m"]}}'),
+    "a spelling": (
+        two(["M", "F"] * 6, ["m", "F"] * 6),
+        'if they mean the same, give them one spelling in the files, or write strings = {x = {"M" = ["m"]}}',
+    ),
     "a word": (two(["a", "?"] * 6, ["a", "b"] * 6), "the level '?': if it means a missing value, name it in"),
     "letters of two signs": (
         two(["caf\u00e9", "bar"] * 6, ["cafe\u0301", "bar"] * 6),
-        'if they mean the same, write strings = {x = {"cafe\u0301" = ["caf\u00e9"]}}',
+        'one spelling in the files, or write strings = {x = {"cafe\u0301" = ["caf\u00e9"]}}',
     ),
     "a code": (
         two([*NUMBERS[:-1], -999], NUMBERS),

@@ -46,6 +46,7 @@ from accord.federation.keys import SiteMasks, is_signed, new_identity, secret_no
 from accord.federation.program import SiteError, follow
 from accord.posterior.coordinates import Coordinates
 from accord.posterior.masks import added, decoded, encoded
+from accord.results.certificate import Certificate, Check
 from accord.samplers.by_sums.evaluations import mean_expansion
 from accord.samplers.by_sums.proposal import Drawn, student
 
@@ -277,7 +278,7 @@ class Messages:
 @pytest.mark.long
 def test_draws_over_messages_equal_the_draws_of_one_process(tmp_path, finished, capsys):
     federation, log = Federation(tmp_path), []
-    messages = Messages(federation, dies_after=100)
+    messages = Messages(federation, dies_after=50)
     with pytest.raises(ConnectionError):
         board.lead(federation.study, messages, tmp_path / "server", log.append)
     before = entries_of(tmp_path / "server")
@@ -430,6 +431,29 @@ def test_a_study_at_any_step_continues_after_an_error(at, monkeypatch):
             federation.answer("south")
     federation.run(until=PLANNED + 1)
     assert_made_once(federation, "south")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_a_step_damages_no_study(at, monkeypatch, number):
+    # a run in one process keeps the draws so far, which are not the result of a study
+    step, gather = PLANNED + 3, Exchange.gather
+
+    def interrupted(exchange, *given):
+        found = gather(exchange, *given)
+        if exchange.step == step:
+            os.kill(os.getpid(), number)
+        return found
+
+    federation = at(step)
+    with monkeypatch.context() as patch:
+        patch.setattr(Exchange, "gather", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            federation.answer("north")
+        found = answer_by_command(federation, "north", "--yes")
+        assert found.exit_code == 130 and "interrupted: the same command continues the study" in found.output
+    assert not (federation.store("north").folder.parent / "run.nc").exists()
+    federation.run(until=step + 1)
+    assert_made_once(federation, "north")
 
 
 @pytest.mark.slow
@@ -1166,6 +1190,11 @@ def test_a_hash_in_another_format_is_an_error(tmp_path, found):
         ("[model]", "[modle]", "did you mean 'model'"),
         ('formula = "died', 'formulas = "died', "must have a formula"),
         ("positive", 'files = "x.csv"\npositive', r"names no files"),
+        ("[model]", '[model]\nstrings = ["ward"]', r"strings is a key of \[data\], found in \[model\]: move it there"),
+        ("[model]", '[model]\nmissing = "drop"', r"missing is a key of \[data\], found in \[model\]: move it there"),
+        ("positive", 'family = "bernoulli"\npositive', r"family is a key of \[model\], found in \[data\]"),
+        ("[run]", "[run]\napart = 0.1", r"apart is a key of \[rehearsal\], found in \[run\]"),
+        ("[run]", "[strings]\nward = {}\n[run]", r"strings is a key of \[data\], found outside of it"),
         ('"south", ', '"north", ', "different names"),
         ('"south"', '"../south"', "a site's name has at most 64 letters, digits, spaces"),
         ("draws = 200", 'draws = "many"', "draws"),
@@ -1274,6 +1303,16 @@ def test_lines_of_unreadable_cells_stay_at_their_site(tmp_path):
         federation.run()
     assert "line 8" not in f"{raised.value}" and b"line 8" not in everything(federation)
     assert sum("column 'age': line 8 has no value" in text for text in federation.log) == 1
+
+
+def test_a_site_alone_learns_that_its_rare_levels_look_like_others(tmp_path):
+    federation = Federation(tmp_path)
+    path = tmp_path / "south" / "rows.csv"
+    path.write_text(path.read_text().replace(",a,", ",A,", 1))
+    with pytest.raises(DataError, match="'ward': 1 of 3 levels have fewer than 3 rows") as raised:
+        federation.run()
+    assert "alike" not in str(raised.value) and b"alike" not in everything(federation)
+    assert any("column 'ward' has levels that look alike" in text for text in federation.log)
 
 
 def test_the_first_row_of_a_file_without_a_header_stays(tmp_path):
@@ -1449,7 +1488,9 @@ def test_the_command_line_asks_before_an_entry_leaves(tmp_path):
     # the entry stays at the site, and is the one that leaves later
     kept = federation.store("north").read(0, "north")
     found = answer_by_command(federation, "north", input="y\n")
-    assert found.exit_code == 0 and "step 0 waits for south, west" in found.output
+    wanted = tmp_path / "board" / "step-000" / "SITE.json"
+    assert found.exit_code == 0
+    assert f"step 0 waits for south, west, whose `accord study answer` writes {wanted}\n" in found.output
     assert federation.board.read(0, "north") == kept
     again = answer_by_command(federation, "north", input="n\n")
     assert again.exit_code == 0 and "release?" not in again.output
@@ -1475,6 +1516,29 @@ def test_the_command_line_ends_with_the_summary(finished, tmp_path):
     np.testing.assert_array_equal(accord.Run.load(tmp_path / "run.nc").draws, finished[1]["north"].draws)
     found = CliRunner().invoke(app, [*arguments, "--policy", str(federation.folder / "north" / "site.toml")])
     assert found.exit_code == 0 and "which only the sites can confirm" not in found.output
+
+
+@pytest.mark.filterwarnings("default::UserWarning")
+@pytest.mark.parametrize(
+    ("study", "text"),
+    [
+        (COARSE, "with coarse = false (each policy needs exact = true) and fallback = true in [run], which"),
+        (
+            STUDY,
+            "with fallback = true in [run], which also tries ChEES() in hundreds of steps, or with narrower priors",
+        ),
+        (STUDY + "fallback = true\n", "Begin another study with narrower priors or fewer columns"),
+    ],
+)
+def test_a_result_that_is_not_certified_has_a_remedy(finished, tmp_path, monkeypatch, study, text):
+    federation, runs = finished
+    (tmp_path / "study.toml").write_text(study)
+    run = replace(runs["north"], certificate=Certificate((Check("a check", 2.0, 1.0, False, "it is too large"),)))
+    monkeypatch.setattr(accord.federation, "result", lambda *given: run)
+    arguments = ["study", "result", str(tmp_path / "study.toml"), str(federation.board.folder)]
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == 0 and "failed  a check: it is too large" in found.output
+    assert "do not report these draws, because a check failed. Begin" in found.output and text in found.output
 
 
 def test_the_command_line_reports_a_forged_entry_in_one_line(at):
@@ -1812,6 +1876,24 @@ def test_another_folder_than_before_is_an_error(tmp_path):
     shutil.move(tmp_path / "board", tmp_path / "other")
     found = answer_by_command(federation, "north", "--yes")
     assert found.exit_code == 1 and "there is no folder" in found.output and not (tmp_path / "board").exists()
+    (tmp_path / "board").mkdir()
+    found = answer_by_command(federation, "north", input="n\n")
+    assert "board has no entry of north, which has sent 2 before: is it the folder of this study?" in found.output
+    assert entries_of(tmp_path / "board") == {}
+    (tmp_path / "board").rmdir()
+    (tmp_path / "board").write_text("")
+    found = answer_by_command(federation, "north", "--yes")
+    assert found.exit_code == 1 and "board is a file: name the folder that all sites share" in found.output
+
+
+def test_the_folder_of_another_study_is_an_error_before_an_entry_leaves(at):
+    federation = at(2)
+    before = entries_of(federation.board.folder)
+    federation.text = federation.text.replace("draws = 200", "draws = 201")
+    federation.write("south")
+    found = answer_by_command(federation, "south", "--yes")
+    assert found.exit_code == 1 and "north.json is an entry of another study (" in found.output
+    assert entries_of(federation.board.folder) == before
 
 
 def test_links_pipes_and_large_files_in_the_shared_folder_are_refused(at, monkeypatch):

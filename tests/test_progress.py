@@ -17,12 +17,14 @@ import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import typer
 
 import accord
 from accord.base import progress as progress_module
 from accord.base.interruptions import interruptions, let_through, terminations
 from accord.base.progress import Progress, _compiler, current, stage, step
 from accord.base.text import human_seconds
+from accord.cli.errors import users_errors
 from accord.results.certificate import Certificate, Check
 from accord.samplers import ChEES, Importance
 
@@ -327,9 +329,22 @@ def test_ctrl_c_in_the_middle_of_a_batch_keeps_the_points(monkeypatch):
 
 def test_ctrl_c_before_the_first_point_ends_the_run(monkeypatch):
     at = pressed_in(monkeypatch, "searching tails and modes")
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match="^interrupted: the run keeps no draws$") as stop:
         accord.sample(regression(), RING, draws=1000, chains=4)
-    assert at[-1] == "pressed"
+    assert at[-1] == "pressed" and stop.value.__suppress_context__
+
+
+def test_ctrl_c_before_the_first_round_names_the_checkpoint(monkeypatch, tmp_path, usual):
+    monkeypatch.setattr(accord.Rounds, "run", lambda *given: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt, match="keeps no draws. The same call continues from .*kept$"):
+        accord.sample(regression(), RING, accord.samplers.DESGLD(0.001), draws=10, checkpoint=tmp_path / "kept")
+
+
+@pytest.mark.parametrize("text", ["", "interrupted: the run keeps no draws"])
+def test_the_command_line_ends_with_one_line_after_ctrl_c(text, capsys):
+    with pytest.raises(typer.Exit) as ended, users_errors():
+        raise KeyboardInterrupt(*([text] if text else []))
+    assert ended.value.exit_code == 130 and capsys.readouterr().err == f"{text or 'interrupted'}\n"
 
 
 def test_ctrl_c_keeps_the_draws_so_far(monkeypatch):

@@ -1,5 +1,7 @@
 """Rehearsals: synthetic rows, the program of all sites, and a page that warns of studies that should not run."""
 
+import dataclasses
+import html
 import re
 from pathlib import Path
 
@@ -243,6 +245,25 @@ def test_the_page_has_the_verdict_and_what_leaves(rehearsed, page):
     assert "public keys of this site" in page and "only as sums over all sites" in page and page.count("<svg") == 4
     assert not re.search(r"(?:src|href)=\"(?!#)", page)
     assert lines(rehearsed)[0] == own.text and any(text.startswith("90% intervals") for text in lines(rehearsed))
+
+
+def test_the_page_has_priors_floors_and_settings(rehearsed, page, tmp_path):
+    text = html.unescape(re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", page)))
+    for name, prior in rehearsed.attempts[0].run.info.priors:
+        assert f"{name} {prior}".strip() in text
+    assert "masks true: only sums over all sites are visible" in text and "coarse true: each site adds noise" in text
+    assert "south default 10 3 0.1 refuse" in text
+    # with another policy, and no run
+    strict = SitePolicy("south", Path(), Path(), (), floors=accord.data.Policy(rows=55, cells=5, rare="warn"))
+    other = dataclasses.replace(
+        rehearsed,
+        study=StudyDocument(STUDY.replace("[run]", '[priors]\nward = {name = "Flat"}\n[run]\ncoarse = false')),
+        attempts=tuple(dataclasses.replace(one, run=None, stopped="no") for one in rehearsed.attempts),
+        policies={"south": strict},
+    )
+    write_page(other, tmp_path / "other.html")
+    text = html.unescape(re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", (tmp_path / "other.html").read_text())))
+    assert "south given 55 5 0.1 warn" in text and "ward Flat()" in text and "coarse false: exact numbers" in text
 
 
 def test_intervals_that_miss_the_truth_are_a_problem():

@@ -233,7 +233,7 @@ def test_missing_sections_have_a_reason(walked, run, tmp_path):
     loaded = accord.Run.load(tmp_path / "run.nc")
     assert loaded.info == run.info
     text = Reader(accord.report(loaded, tmp_path / "loaded.html").read_text()).text
-    assert text.count("Not computed: this report was made without the posterior and the network") == 4
+    assert text.count("Not computed: this report was made without the posterior and the network") == 1
     assert "Log evidence" in text and "Odds ratio:" in text
 
 
@@ -265,7 +265,14 @@ def test_a_report_without_the_posterior_queries_no_agent(run, tmp_path, monkeypa
     for name in ("each", "totals"):
         monkeypatch.setattr(accord.Posterior, name, lambda *_, **__: pytest.fail("an agent was queried"))
     text = Reader(accord.report(run, tmp_path / "quiet.html").read_text()).text
-    assert text.count("so no agent was queried") == 4 and "the sites sent more messages" not in text
+    assert text.count("so no agent was queried") == 1 and "the sites sent more messages" not in text
+    # sections without content have no heading
+    assert "Log evidence" in text and "Site by site" not in text and "Beside a meta-analysis" not in text
+
+
+def test_the_glossary_explains_the_columns_of_the_meta_analysis(page):
+    text = Reader(page).text
+    assert "one shot (BFI)" in text.partition("Glossary")[2] and "tau standard deviation between" in text
 
 
 @pytest.mark.parametrize("temperature, words", [(0.0, "these are no draws"), (0.5, "at temperature 0.5")])

@@ -729,6 +729,15 @@ BAD = {
     "positive": ({"data": 'positive = ["yes"]'}, "positive in [data] must be a table, as {name = ...}, found ['yes']"),
     "columns": ({"data": "columns = [1, 2]"}, "columns in [data] must be a list of strings, found [1, 2]"),
     "key": ({"data": "postive = {}"}, "unknown key of [data] for a study 'postive', did you mean 'positive'?"),
+    "other section": (
+        {"model": 'formula = "died ~ age"\nmissing = "drop"'},
+        "missing is a key of [data], found in [model]",
+    ),
+    "section of a method": (
+        {"more": '[method]\nname = "GTDULA"\ndraws = 10'},
+        "draws is a key of [run], found in [method]: move it there",
+    ),
+    "section of a network": ({"network": 'name = "ring"\nthin = 2'}, "thin is a key of [run], found in [network]"),
     "policy": ({"data": "policy = {row = 3}"}, "unknown key of policy in [data] 'row', did you mean 'rows'?"),
     "prior": (
         {"more": "[priors]\nage = 3"},

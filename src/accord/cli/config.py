@@ -21,10 +21,28 @@ from ..data.missing import in_files
 from ..data.studies import MISSING
 from ..engines import Local, Silo
 from ..engines.fingerprint import keyed, keyed_rows, versions
-from ..models.documents import columns_beside, read_problem, read_study, sites_named
+from ..models.documents import (
+    MODELS,
+    columns_beside,
+    keys_of_data,
+    keys_of_glm,
+    read_problem,
+    read_study,
+    sites_named,
+)
 from ..models.formula import columns_of_formula
 from ..models.regression import Regression
-from ..models.sections import as_float, built, call, imported, pop_name, require_known, require_type, require_types
+from ..models.sections import (
+    as_float,
+    built,
+    call,
+    imported,
+    pop_name,
+    require_known,
+    require_placed,
+    require_type,
+    require_types,
+)
 from ..network import Network
 from ..posterior import Posterior
 from ..results.run import Run
@@ -281,6 +299,7 @@ def _read_document(path: Path, needed: Iterable[str]) -> tuple[dict[str, Any], b
     except ValueError as error:
         # invalid TOML, invalid UTF-8, or a number with too many digits
         raise ValueError(f"{path} is not valid TOML: {error}{_key_of(text, str(error))}") from error
+    require_placed(document, _tables_of(document))
     require_known("section", document, (*SECTIONS, *OPTIONAL_SECTIONS))
     method = document.get("method", {})
     if not isinstance(method, dict):
@@ -291,6 +310,30 @@ def _read_document(path: Path, needed: Iterable[str]) -> tuple[dict[str, Any], b
         if not isinstance(document.get(section), dict) and not (one_shot and section == "network"):
             raise ValueError(f"{path} must have a [{section}] section")
     return document, one_shot
+
+
+def _tables_of(document: Mapping[str, Any]) -> dict[str, set[str]]:
+    """The keys of each section. A custom model or method may have any key."""
+    found: dict[str, set[str]] = {
+        "data": keys_of_data(),
+        "run": {*RUN_OPTIONS, "output"},
+        "silo": {one.name for one in fields(Silo)},
+    }
+    builders: dict[str, Callable[[str], Any]] = {
+        "model": MODELS.get,
+        "network": lambda name: getattr(Network, name, None),
+        "method": {**METHODS, **ONE_SHOT}.get,
+    }
+    for section, builder_of in builders.items():
+        content = document.get(section)
+        if not isinstance(content, dict):
+            continue
+        if section == "model" and "formula" in content:
+            found[section] = keys_of_glm()
+        elif callable(builder := builder_of(str(content.get("name")))):
+            found[section] = {"name", *inspect.signature(builder).parameters} - {"n", "post", "shards"}
+            found[section] |= {"links"} if section == "network" else set()
+    return found
 
 
 def _key_of(text: str, message: str) -> str:

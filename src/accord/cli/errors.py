@@ -42,8 +42,8 @@ def users_errors() -> Iterator[list[str]]:
                 f"error: {text}", style="bold red", highlight=False, markup=False
             )
             raise typer.Exit(1) from error
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
+        except KeyboardInterrupt as stop:
+            print(str(stop) or "interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
         except Exception as error:
             # an error in accord itself keeps its traceback

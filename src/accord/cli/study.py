@@ -14,6 +14,7 @@ from .errors import users_errors
 
 if TYPE_CHECKING:
     from ..federation import EntryFolder, StudyDocument
+    from ..results.run import Run
 
 commands = typer.Typer(no_args_is_help=True, help="Studies between organisations (docs/federations.md).")
 
@@ -61,8 +62,7 @@ def answer_command(
     with users_errors():
         document, own, board = StudyDocument.read(study), SitePolicy.read(policy), EntryFolder(folder)
         site = Site(own, lambda text: typer.echo(f"this site only: {text}"))
-        if len(site.entries(document)) > 1 and not folder.is_dir():
-            raise ValueError(f"there is no folder {folder}, and {own.site} has sent entries of this study before")
+        _require_folder(document, board, own.site, len(site.entries(document)))
         waited = ""
         while True:
             try:
@@ -71,13 +71,19 @@ def answer_command(
                 # the last entry says why the site refuses
                 _release(site.entries(document), document, board, own.site, yes=yes)
                 raise
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt("interrupted: the same command continues the study") from None
             new = _release(found.entries, document, board, own.site, yes=yes)
             if found.run is not None:
                 kept = own.folder / document.hash[:16] / "run.nc"
-                verdict = str(found.run.certificate).splitlines()[0]
-                typer.echo(f"the study is finished: {kept}\n{found.run.summary().to_string()}\n{verdict}")
+                verdict = found.run.certificate
+                shown = "" if verdict is None else verdict.verdict if verdict.holds else f"{verdict}"
+                typer.echo(f"the study is finished: {kept}\n{found.run.summary().to_string()}\n{shown}")
+                _advise(document, found.run)
                 return
+            absent = found.waits_for[0] if len(found.waits_for) == 1 else "SITE"
             line = f"step {found.step} waits for {', '.join(found.waits_for)}"
+            line += f", whose `accord study answer` writes {board.path(found.step, absent)}"
             copied = [name for name in found.waits_for if board.is_incomplete(found.step, name)]
             line += f" (incomplete files of {', '.join(copied)})" if copied else ""
             if line != waited:
@@ -87,6 +93,33 @@ def answer_command(
                 return
             if not new:
                 time.sleep(wait)
+
+
+def _require_folder(study: StudyDocument, board: EntryFolder, site: str, sent: int) -> None:
+    """Raise `ValueError` for a folder that cannot be the shared one of a study, and print a doubt.
+
+    `sent` is the number of entries that the site has made.
+    """
+    folder = board.folder
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: name the folder that all sites share")
+    # the entry of step 0 may not have been released
+    if sent > 1 and not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}, and {site} has sent entries of this study before")
+    found = board.all(study.sites)
+    for (step, name), text in found.items():
+        try:
+            of = str(json.loads(text.splitlines()[0])["study"])
+        except (ValueError, LookupError, TypeError):
+            # reported as a damaged entry
+            continue
+        if of != study.hash:
+            raise ValueError(
+                f"{board.path(step, name)} is an entry of another study ({of[:16]}..., not {study.hash[:16]}...): name "
+                "the folder of this study, or an empty one"
+            )
+    if sent > 1 and not any(name == site for _, name in found):
+        typer.echo(f"{folder} has no entry of {site}, which has sent {sent} before: is it the folder of this study?")
 
 
 def _release(entries: Mapping[int, bytes], study: StudyDocument, board: EntryFolder, site: str, *, yes: bool) -> bool:
@@ -106,6 +139,14 @@ def _release(entries: Mapping[int, bytes], study: StudyDocument, board: EntryFol
             raise typer.Exit(1)
         board.write(step, site, text)
     return bool(new)
+
+
+def _advise(study: StudyDocument, run: Run) -> None:
+    """Print what to do about a run that is not certified."""
+    from ..federation.program import remedy
+
+    if text := remedy(study, run):
+        typer.echo(text)
 
 
 @commands.command(name="result")
@@ -129,6 +170,7 @@ def result_command(
                 raise ValueError(f"{path}: its folder does not exist")
         run = result(document, folder, public)
         typer.echo(f"{run.summary().to_string()}\n{run.certificate}")
+        _advise(document, run)
         if public is None:
             typer.echo("the entries are signed by these keys, which only the sites can confirm:")
             for site, key in named_keys(document, EntryFolder(folder)).items():

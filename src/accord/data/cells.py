@@ -239,6 +239,13 @@ class AboutCells(str):
 
     elsewhere: str
 
+    @classmethod
+    def of(cls, text: str, *, elsewhere: str) -> AboutCells:
+        """A problem, and its message for others."""
+        found = cls(text)
+        found.elsewhere = elsewhere
+        return found
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SiteTable:
@@ -286,9 +293,9 @@ class SiteTable:
     def cell_problem(self, column: str, rows: Sequence[int], what: str) -> AboutCells:
         """The message about some rows of a column."""
         where = f"{self.where}: column {column!r}"
-        found = AboutCells(f"{where}: {some_lines([int(self.lines[row]) for row in rows], self.line)} {what}")
-        found.elsewhere = f"{where}: some cells have {what}. The site's own log lists the lines"
-        return found
+        lines = some_lines([int(self.lines[row]) for row in rows], self.line)
+        elsewhere = f"{where}: some cells have {what}. The site's own log lists the lines"
+        return AboutCells.of(f"{where}: {lines} {what}", elsewhere=elsewhere)
 
     def only(self, kept: Bool[np.ndarray, " row"]) -> SiteTable:
         """The table with the rows in a mask only."""

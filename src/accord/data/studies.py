@@ -23,7 +23,7 @@ from .missing import MARK, filled, warn_of_dropped, with_counts, without_missing
 from .policy import Policy
 from .sources import source_at, sources_in_file, sources_in_files, sources_in_memory, sources_shared_out
 from .summaries import NUMERIC, Agreed, agree, rare_levels
-from .warnings import warn_of
+from .warnings import look_alike, spellings, warn_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -189,6 +189,9 @@ class Study:
             policy.refusals(site, parameters, len(frame))
             for site, policy, frame in zip(self.meeting.names_here, self.policies, self.frames, strict=True)
         ]
+        if any(refusals):
+            # fewer levels need fewer parameters
+            refusals[0] = [*spellings(self.agreed.levels), *refusals[0]]
         self.meeting.require(refusals)
 
     def check_columns(self, columns: Sequence[Sequence[tuple[str, np.ndarray]]]) -> None:
@@ -599,17 +602,23 @@ def _rare(table: SiteTable, factors: Sequence[str], responses: Container[str]) -
         rare, levels = rare_levels(table, name)
         if not rare:
             continue
-        text = (
-            f"{table.where}: column {name!r}: {rare} of {levels} levels have fewer than {table.policy.cells} rows, "
-            "the floor of the site"
-        )
-        if table.policy.rare == "refuse":
-            remedy = "leave the column out"
-            if name in responses:
-                remedy = f'make 0 and 1 of it by positive = {{{name} = "..."}}'
-            refusals.append(f"{text}: merge levels, or {remedy}")
-        else:
-            warnings.warn(text, stacklevel=4)
+        where = f"{table.where}: column {name!r}"
+        text = f"{len(rare)} of {len(levels)} levels have fewer than {table.policy.cells} rows, the floor of the site"
+        if table.policy.rare != "refuse":
+            warnings.warn(f"{where}: {text}", stacklevel=4)
+            continue
+        remedy = "leave the column out"
+        if name in responses:
+            remedy = f'make 0 and 1 of it by positive = {{{name} = "..."}}'
+        refusal = f"{where}: {text}: merge levels, or {remedy}"
+        if any(set(group) & set(rare) for group in look_alike(levels)):
+            # whether rare levels look like others is about the few rows of these levels
+            refusal = AboutCells.of(
+                f"{where} has levels that look alike (the same number, or the same text apart from case and spaces): "
+                f"give them one spelling in the file, because {text}",
+                elsewhere=refusal,
+            )
+        refusals.append(refusal)
     return refusals
 
 

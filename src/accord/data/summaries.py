@@ -395,10 +395,10 @@ def _rare_everywhere(sites: Sequence[Column]) -> set[str]:
     return {level for site in sites for level, _ in site.levels} - named
 
 
-def rare_levels(table: SiteTable, name: str) -> tuple[int, int]:
-    """The number of rare levels of a factor at a site, and the number of all its levels."""
-    counts = _level_counts(table, name).values()
-    return sum(isinstance(table.policy.disclosed(count), str) for count in counts), len(counts)
+def rare_levels(table: SiteTable, name: str) -> tuple[list[str], list[str]]:
+    """The rare levels of a factor at a site, and all its levels."""
+    counts = _level_counts(table, name)
+    return [level for level, count in counts.items() if isinstance(table.policy.disclosed(count), str)], list(counts)
 
 
 def _hidden(counts: Sequence[int], policy: Policy) -> list[Count]:

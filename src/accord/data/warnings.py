@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ def warn_of(
     described
         Whether the tables are only described. Then less certain warnings are included.
     """
-    found = [*_sites([table.name for table in tables]), *_spellings(agreed.levels)]
+    found = [*_sites([table.name for table in tables]), *spellings(agreed.levels)]
     for name, kind in kinds.items():
         if kind in ("factor", "group"):
             found += _words(name, tables, agreed.levels.get(name, ()))
@@ -68,24 +68,32 @@ def warn_of(
         warnings.warn(text, stacklevel=stacklevel)
 
 
-def _spellings(levels: Mapping[str, Sequence[str]]) -> list[str]:
-    """Warnings about levels that are the same number, or the same text apart from case and spaces."""
+def spellings(levels: Mapping[str, Sequence[str]]) -> list[str]:
+    """Messages about columns with levels that look alike."""
     found = []
     for name, own in levels.items():
-        alike: dict[Any, list[str]] = {}
-        for level in own:
-            number = Dialect().number(level)
-            is_exact = number is not None and abs(number) < WHOLE
-            alike.setdefault(number if is_exact else _look(level), []).append(level)
-        for first, *others in alike.values():
-            if others:
-                several = " and ".join(map(repr, [first, *others]))
-                remedy = f'strings = {{{name} = {{"{first}" = {list(others)}}}}}'.replace("'", '"')
-                found.append(
-                    f"column {name!r} has the levels {several}, each with its own effect: if they mean the same, "
-                    f"write {remedy}"
-                )
+        if groups := look_alike(own):
+            several = ", and ".join(" and ".join(map(repr, group)) for group in groups)
+            remedy = ", ".join(f'"{first}" = {others}' for first, *others in groups).replace("'", '"')
+            found.append(
+                f"column {name!r} has levels that look alike, {several}, each with its own effect: if they mean the "
+                f"same, give them one spelling in the files, or write strings = {{{name} = {{{remedy}}}}}"
+            )
     return found
+
+
+def look_alike(levels: Iterable[str]) -> list[list[str]]:
+    """Groups of levels that are the same number, or the same text apart from case and spaces."""
+    alike: dict[Any, list[str]] = {}
+    for level in levels:
+        alike.setdefault(_seen(level), []).append(level)
+    return [group for group in alike.values() if len(group) > 1]
+
+
+def _seen(level: str) -> Any:
+    """A level as a number, or as a text without invisible differences."""
+    number = Dialect().number(level)
+    return number if number is not None and abs(number) < WHOLE else _look(level)
 
 
 def _look(text: str) -> str:
@@ -127,7 +135,8 @@ def _words(name: str, tables: Sequence[SiteTable], known: Collection[str]) -> li
 
 
 def apart(name: str, levels: Mapping[str, Collection[str]]) -> list[str]:
-    """A warning about sites with several levels and none in common with other sites. `levels` is by site."""
+    """A warning about sites with several levels and none like a level of other sites. `levels` is by site."""
+    levels = {site: set(map(_seen, own)) for site, own in levels.items()}
     others = {site: set().union(*(own for other, own in levels.items() if other != site)) for site in levels}
     found = [site for site, own in levels.items() if len(own) > 1 and others[site] and others[site].isdisjoint(own)]
     if not found:

@@ -55,13 +55,18 @@ _GLOSSARY = (
     ("R-hat", "close to 1 if the chains agree. Above 1.01 they disagree."),
     ("certificate", "checks that the draws follow the posterior, made with sums over all sites."),
     ("worst agent", "for each parameter, the agent whose draws differ most from the average's."),
+    (
+        "one shot (BFI)",
+        "Bayesian federated inference: the mean of the sites' modes, weighted by their curvatures, from one sum.",
+    ),
+    ("tau", "standard deviation between the true values of the sites. It is 0 if all sites have one value."),
     ("exchange", "one message from every agent to its neighbours. A sum over all sites takes several exchanges."),
 )
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Results that needed the agents. A sentence replaces a missing result and gives the reason.
+    """Results that needed the agents. A sentence replaces a missing result and gives the reason, an empty text none.
 
     Parameters
     ----------
@@ -154,7 +159,8 @@ def html(page: Page) -> str:
         matplotlib is not installed.
     """
     figures.require()
-    sections = [(title, anchor, section(page)) for title, anchor, section in _SECTIONS]
+    made = ((title, anchor, section(page)) for title, anchor, section in _SECTIONS)
+    sections = [own for own in made if own[2]]
     links = "".join(f'<a href="#{anchor}">{escape(title)}</a>' for title, anchor, _ in sections)
     body = [f"<nav>{links}</nav>"]
     body += [f'<section id="{anchor}"><h2>{escape(title)}</h2>\n{text}</section>' for title, anchor, text in sections]
@@ -309,7 +315,7 @@ def _checks(page: Page) -> str:
 def _predictive(page: Page) -> str:
     check = page.answers.check
     if not isinstance(check, Histogram):
-        return paragraph(check)
+        return _why(check)
     alt = f"Posterior predictive check: responses in {len(check.labels)} bins, observed and drawn from the model"
     drawing = figures.inline(lambda ax: _histogram(ax, check), alt, 4.8, 3.0)
     left_out = check.of_sites - check.sites
@@ -335,9 +341,14 @@ def _predictive(page: Page) -> str:
     return paragraph(verdict) + _figure(drawing, caption)
 
 
+def _why(text: str) -> str:
+    """The reason why a result is missing, or nothing."""
+    return paragraph(text) if text else ""
+
+
 def _prediction(page: Page) -> str:
     loo, evidence = page.answers.loo, found_or_why(lambda: page.run.log_evidence, "evidence")
-    parts = [paragraph(loo)] if isinstance(loo, str) else [_loo(loo)]
+    parts = [_why(loo) if isinstance(loo, str) else _loo(loo)]
     if isinstance(evidence, str):
         return "\n".join([*parts, paragraph(evidence)])
     return "\n".join([*parts, paragraph(f"Log evidence: {evidence[0]:.2f}, standard error {evidence[1]:.2g}.")])
@@ -362,7 +373,7 @@ def _loo(loo: Loo) -> str:
 def _of_sites(page: Page) -> str:
     found, names = page.answers.of_sites, page.run.names
     if isinstance(found, str):
-        return paragraph(found)
+        return _why(found)
     drawn = BySite(found.names[:_MOST_SITES], found.alone[:_MOST_SITES], found.without[:_MOST_SITES])
     chosen, made = _dependent(page, found), []
     for d in chosen:
@@ -412,7 +423,7 @@ def _not_known(names: Sequence[str], found: Sequence[Points | str], what: str) -
 def _meta(page: Page) -> str:
     found = page.answers.meta
     if isinstance(found, str):
-        return paragraph(found)
+        return _why(found)
 
     def interval(middle: float, low: float, high: float) -> Cell:
         return number(f"{middle:.3g} ({low:.3g} to {high:.3g})")

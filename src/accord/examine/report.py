@@ -19,7 +19,10 @@ from .page import Answers, Page, html
 from .predictive import Histogram, check_of
 from .sites import BySite, by_site, found_or_why, names_of_sites, why_none
 
-_NOT_QUERIED = "Not computed: this report was made without the posterior and the network, so no agent was queried."
+_NOT_QUERIED = (
+    "Not computed: this report was made without the posterior and the network, so no agent was queried. The "
+    "report also has no leave-one-out cross-validation, no posterior by site and no meta-analysis."
+)
 
 
 def report(
@@ -72,7 +75,7 @@ def report(
         raise ValueError("a report that queries agents needs the posterior and the network: pass both or neither")
     names = names_of_sites(run, sites)
     if post is None or network is None:
-        answers = Answers(_NOT_QUERIED, _NOT_QUERIED, _NOT_QUERIED, _NOT_QUERIED)
+        answers = Answers(of_sites="", check=_NOT_QUERIED, loo="", meta="")
     else:
         answers = _answers(run, post, network, names, engine)
     write_whole(Path(path), html(Page(run, names, answers)).encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,16 +21,17 @@ from ..data.missing import in_files
 from ..data.policy import Policy
 from ..data.studies import study_at
 from ..engines.noise import seed_words
-from ..models.documents import arguments_of_glm, options_of_study
+from ..models.documents import arguments_of_glm, keys_of_data, keys_of_glm, options_of_study
 from ..models.effects import INTEGRATED, require_integrated
 from ..models.formula import columns_of_formula, require_groups_of_sites
-from ..models.sections import require_known, require_type
+from ..models.sections import require_known, require_placed, require_type
 from ..models.tables import family_of, needed
 from ..posterior import Posterior
 from ..posterior.masks import FEWEST
 from ..samplers.by_sums.auto import Auto
 from ..samplers.by_sums.importance import Importance
 from ..samplers.by_sums.method import BySums
+from .module import KEYS as MODULE
 from .module import ApprovedModule
 
 # Sections of a document, and the keys of [run] with their types.
@@ -44,6 +46,10 @@ _RUN = {
     "report": "bool",
     "points": "bool",
 }
+# Keys of [rehearsal].
+REHEARSAL = ("rows", "columns", "effects", "apart")
+# Keys of [data] that a study cannot have.
+_AT_SITES = ("files", "file", "site", "split", "agents", "column", "seed", "at_sites", "policy")
 
 
 def hash_of(text: str) -> str:
@@ -53,6 +59,14 @@ def hash_of(text: str) -> str:
 
 def _normal(text: str) -> str:
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _tables_of(document: dict[str, Any]) -> dict[str, Collection[str]]:
+    """The keys of each section."""
+    model = document.get("model")
+    keys = MODULE if isinstance(model, dict) and "numpyro" in model else keys_of_glm()
+    data = (keys_of_data() | {"sites"}).difference(_AT_SITES)
+    return {"data": data, "model": keys, "run": _RUN, "rehearsal": REHEARSAL}
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,7 @@ class StudyDocument:
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", _normal(self.text))
         document = self._document
+        require_placed(document, _tables_of(document))
         require_known("section of a study", document, _SECTIONS)
         for section in ("data", "model"):
             if not isinstance(document.get(section), dict):
@@ -84,7 +99,7 @@ class StudyDocument:
                 "[model] of a study must have a formula, or name a module of NumPyro that sites have installed: models "
                 "come as data, never as code"
             )
-        for key in ("files", "file", "site", "split", "agents", "column", "seed", "at_sites", "policy"):
+        for key in _AT_SITES:
             if key in document["data"]:
                 raise ValueError(f"[data] of a study names no {key}: each site has its own, which its policy names")
         if not isinstance(self.rehearsal, dict):

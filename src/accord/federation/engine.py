@@ -252,6 +252,8 @@ class StudyEngine:
 
     # every site computes the sums
     consensus = None
+    # a site would confirm a result that the others do not have
+    whole = True
 
     def __init__(self, sums: SumExchange, noise_of: NoiseOf | None) -> None:
         self.sums, self.masks, self.noise_of, self.coarse = sums, sums.masked, noise_of, noise_of is not None

@@ -22,7 +22,7 @@ from ..models.sections import require_known, require_type
 from ..posterior import Posterior
 from .keys import digest, is_digest
 
-_KEYS = {"numpyro": "str", "hash": "str", "rows": "str", "local": "str", "integers": "list[str]", "arguments": "dict"}
+KEYS = {"numpyro": "str", "hash": "str", "rows": "str", "local": "str", "integers": "list[str]", "arguments": "dict"}
 _NAME = re.compile(r"[A-Za-z_]\w*:[A-Za-z_]\w*")
 # Number of rows of the example shard.
 _MADE_UP = 12
@@ -73,7 +73,7 @@ class ApprovedModule:
         ValueError
             A key or a value is wrong.
         """
-        require_known("key of [model] with numpyro", section, _KEYS)
+        require_known("key of [model] with numpyro", section, KEYS)
         for key in ("numpyro", "hash", "arguments"):
             if key not in section:
                 raise ValueError(f"[model] with numpyro must have {key}")

@@ -346,6 +346,17 @@ def result(
     return run
 
 
+def remedy(study: StudyDocument, run: Run) -> str:
+    """What to do about a run that is not certified; empty if it is certified."""
+    if run.certificate is None or run.certificate.holds:
+        return ""
+    advice = "narrower priors or fewer columns"
+    if not study.run.get("fallback", False):
+        exact = "coarse = false (each policy needs exact = true) and " if study.coarse else ""
+        advice = f"{exact}fallback = true in [run], which also tries ChEES() in hundreds of steps, or with {advice}"
+    return f"do not report these draws, because a check failed. Begin another study with {advice}"
+
+
 def _no_noise(context: str) -> NoReturn:
     raise NotImplementedError("a process without rows adds no noise")
 

@@ -142,7 +142,7 @@ class Rehearsal:
     refusals
         Reasons in the given policies against the study.
     policies
-        Sites with a given policy.
+        The given policies by site. Other sites have the default floors.
     seed
         Seed of the rehearsal.
     """
@@ -151,7 +151,7 @@ class Rehearsal:
     synthetic: Synthetic
     attempts: tuple[Attempt, ...]
     refusals: tuple[str, ...]
-    policies: tuple[str, ...]
+    policies: Mapping[str, SitePolicy]
     seed: int
     seconds: float = field(compare=False, default=0.0)
 
@@ -249,8 +249,7 @@ def rehearse(
         found = attempts[-1]
         verdict = found.stopped or str(found.run.certificate).splitlines()[0] if found.run else found.stopped
         report(f"data set {place + 1} of {repetitions}, {found.seconds:.0f} s: {verdict}")
-    sites = tuple(own)
-    return Rehearsal(study, synthetic, tuple(attempts), tuple(refusals), sites, seed, time.monotonic() - began)
+    return Rehearsal(study, synthetic, tuple(attempts), tuple(refusals), own, seed, time.monotonic() - began)
 
 
 def _refusals(study: StudyDocument, policy: SitePolicy, made: Made) -> list[str]:

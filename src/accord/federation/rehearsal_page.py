@@ -17,6 +17,7 @@ from ..base.atomic import write_whole
 from ..base.figures import COLORS, SOFT
 from ..base.page import Cell, bullets, document, number, paragraph, table
 from ..base.text import __version__, counted, human_bytes, human_seconds
+from ..data import Policy
 from ..results import forest
 from .rehearsal import Attempt, Rehearsal, Step
 
@@ -477,6 +478,45 @@ def _words(step: Step) -> str:
     return words[0] + (", from which the sites build the model" if words[1] else "")
 
 
+def _study(found: _Found) -> str:
+    """Settings and priors of the study, and the floors of each site."""
+    study, policies = found.rehearsal.study, found.rehearsal.policies
+    facts = [
+        ("study", study.hash),
+        ("formula", study.arguments["formula"]),
+        ("family", study.arguments.get("family", "normal")),
+        ("method", str(study.method).partition("(")[0]),
+        (
+            "masks",
+            "true: only sums over all sites are visible"
+            if study.masks
+            else "false: everyone with the entries sees the numbers of each site",
+        ),
+        (
+            "coarse",
+            "true: each site adds noise to its numbers and rounds them" if study.coarse else "false: exact numbers",
+        ),
+    ]
+    runs = [attempt.run for attempt in found.finished if attempt.run is not None]
+    given = {name: str(prior) for name, prior in study.arguments.get("priors", {}).items()}
+    priors = runs[0].info.priors if runs else tuple(given.items())
+    floors = []
+    for site in study.sites:
+        own = policies[site].floors if site in policies else Policy()
+        numbers = (f"{own.rows}", f"{own.cells}", f"{own.parameters:g}")
+        floors.append((site, "given" if site in policies else "default", *map(number, numbers), own.rare))
+    heads = ["least rows", "least rows of a level", "most parameters per row"]
+    return "\n".join(
+        [
+            table(["", ""], facts),
+            "<h3>Priors</h3>",
+            table(["parameter", "prior"], priors) if priors else paragraph("The default priors."),
+            "<h3>Floors</h3>",
+            table(["site", "policy", *_right(heads), "rare levels"], floors),
+        ]
+    )
+
+
 def _shape(found: _Found) -> str:
     rehearsal = found.rehearsal
     synthetic, study = rehearsal.synthetic, rehearsal.study
@@ -491,12 +531,7 @@ def _shape(found: _Found) -> str:
     effects = [f"{name} = {value:g}" for name, value in synthetic.effects.items()]
     fixed = f" Given true values: {', '.join(effects)}." if effects else ""
     facts = [
-        ("study", study.hash),
-        ("formula", study.arguments["formula"]),
-        ("family", study.arguments.get("family", "normal")),
-        ("method", str(study.method).partition("(")[0]),
         ("rows", ", ".join(f"{site} {rows:,}" for site, rows in zip(study.sites, synthetic.rows, strict=True))),
-        ("policies", ", ".join(rehearsal.policies) or "default floors at all sites"),
         ("seed of the rehearsal", f"{rehearsal.seed}"),
     ]
     text = (
@@ -533,6 +568,7 @@ _SECTIONS: tuple[tuple[str, Callable[[_Found], str]], ...] = (
     ("Intervals and true values", _estimates),
     ("Against pooled NUTS", _against_nuts),
     ("What leaves a site", _leaves),
+    ("Study and floors", _study),
     ("Data sets", _sets),
     ("Synthetic rows", _shape),
 )

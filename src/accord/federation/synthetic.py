@@ -28,7 +28,7 @@ from ..models.parameters import UserPriors, defaults_of, names_of
 from ..models.priors import Prior
 from ..models.regression import COEFFICIENTS, predictor
 from ..models.tables import family_of, figures_of, settled
-from .document import StudyDocument
+from .document import REHEARSAL, StudyDocument
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,8 +47,6 @@ _EFFECT = 0.5
 _SPREAD = 0.2
 # Groups of a site.
 _GROUPS = 4
-# Keys of [rehearsal].
-_KEYS = ("rows", "columns", "effects", "apart")
 # Ways to choose the true parameters.
 TRUTHS = ("plausible", "prior")
 _NAME = r"`?([^\W\d][\w.]*)`?"
@@ -171,8 +169,8 @@ class Synthetic:
         if self.truth not in TRUTHS:
             raise unknown_name_error("truth", self.truth, TRUTHS)
         for key in self._settings:
-            if key not in _KEYS:
-                raise unknown_name_error("key of [rehearsal]", key, _KEYS)
+            if key not in REHEARSAL:
+                raise unknown_name_error("key of [rehearsal]", key, REHEARSAL)
         for key in ("columns", "effects"):
             if not isinstance(self._settings.get(key, {}), dict):
                 raise ValueError(f"{key} of [rehearsal] must be a table, found {self._settings[key]!r}")

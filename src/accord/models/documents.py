@@ -46,6 +46,17 @@ def read_problem(
         return table, _build_model(model, table, folder)
 
 
+def keys_of_data() -> set[str]:
+    """The keys of [data]."""
+    functions = (data.study, data.Study.matrix)
+    return {"at_sites", *(key for function in functions for key in inspect.signature(function).parameters)} - {"self"}
+
+
+def keys_of_glm() -> set[str]:
+    """The keys of [model] with a formula."""
+    return {"positive", *inspect.signature(models.glm).parameters} - {"table", "priors"}
+
+
 def arguments_of_glm(document: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `accord.models.glm` from [model] and [priors]."""
     model = dict(document["model"])

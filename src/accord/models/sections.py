@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,26 @@ def require_known(kind: str, found: dict[str, Any], choices: Iterable[str]) -> N
     for name in found:
         if name not in choices:
             raise unknown_name_error(kind, name, choices)
+
+
+def require_placed(document: dict[str, Any], tables: Mapping[str, Collection[str]]) -> None:
+    """Raise `ValueError` for keys of one table that stand in another table or above all tables.
+
+    Parameters
+    ----------
+    document
+        The content of a file.
+    tables
+        The keys of each table. Other tables are skipped.
+    """
+    for table, known in [("", document.keys() & tables.keys()), *tables.items()]:
+        content = document.get(table, {}) if table else document
+        for key in content if isinstance(content, dict) else ():
+            owners = [f"[{other}]" for other, keys in tables.items() if key in keys]
+            # every named section has a name
+            if key not in known and owners and key != "name":
+                where = f"in [{table}]" if table else "outside of it"
+                raise ValueError(f"{key} is a key of {' or '.join(owners)}, found {where}: move it there")
 
 
 def require_given(where: str, found: dict[str, Any], names: Iterable[str]) -> None:

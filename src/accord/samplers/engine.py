@@ -125,6 +125,11 @@ def is_coarse(engine: Builder) -> bool:
     return bool(getattr(engine, "coarse", False))
 
 
+def is_whole(engine: Builder) -> bool:
+    """Whether an interrupted run keeps no draws, because several processes must all have the same run."""
+    return bool(getattr(engine, "whole", False))
+
+
 def engine_name(engine: Builder) -> str:
     """The name of an engine's kind, which a checkpoint records."""
     kind = engine if isinstance(engine, type) else type(engine)

@@ -42,6 +42,8 @@ class Job:
         Whether sums are masked.
     coarse
         Whether agents add noise to their numbers and round them.
+    whole
+        Whether an interrupted run keeps no draws.
     """
 
     post: Posterior
@@ -52,6 +54,7 @@ class Job:
     keep: np.ndarray = field(default_factory=lambda: np.arange(0))
     masks: bool = False
     coarse: bool = False
+    whole: bool = False
 
     @property
     def target(self) -> int:

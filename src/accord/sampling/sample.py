@@ -31,7 +31,7 @@ from ..posterior.totals import Totals
 from ..results.run import Run
 from ..samplers.by_sums.auto import Auto
 from ..samplers.by_sums.method import BySums
-from ..samplers.engine import Builder, engine_name, is_coarse
+from ..samplers.engine import Builder, engine_name, is_coarse, is_whole
 from ..samplers.protocol import Sampler
 from ..samplers.session import Job, Session
 from .agent_loss import go_on_without
@@ -103,6 +103,8 @@ def sample(
         A chain became non-finite. The error's `run` has the draws before that.
     RuntimeError
         This process was forked from one that had used JAX.
+    KeyboardInterrupt
+        Ctrl-C or SIGTERM before the first draw.
     """
     require_problem(post, network)
     draws, chains = whole_number("draws", draws, 1), whole_number("chains", chains, 1)
@@ -112,7 +114,7 @@ def sample(
     kept = _kept_agents(keep, network.num_agents)
     post.require_unchanged()
     builder, chosen = engine_of(engine), _method(method, network)
-    job = Job(post, network, draws, chains, seed, kept, builder.masks, is_coarse(builder))
+    job = Job(post, network, draws, chains, seed, kept, builder.masks, is_coarse(builder), is_whole(builder))
     folder = None if checkpoint is None else Path(checkpoint)
     if job.coarse and folder is not None:
         raise ValueError("a run with coarse answers cannot be resumed, as answers would be made again: omit checkpoint")
@@ -123,6 +125,9 @@ def sample(
             stage("reading the data")
             with opened(job, chosen, builder, folder) as session:
                 return chosen.run(session)
+    except KeyboardInterrupt:
+        again = "" if folder is None else f". The same call continues from {folder}"
+        raise KeyboardInterrupt(f"interrupted: the run keeps no draws{again}") from None
     except AgentLostError as lost:
         options = {"draws": draws, "chains": chains, "seed": seed, "progress": progress}
         return go_on_without(lost, sample, job, chosen, builder, checkpoint=folder, keep=keep, **options)

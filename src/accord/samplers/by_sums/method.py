@@ -145,6 +145,8 @@ class BySums(abc.ABC):
         with interruptions(anywhere=jax.process_count() == 1) as stopped:
             found = self.certified(session)
             interrupted = stopped()
+            if interrupted and job.whole:
+                raise KeyboardInterrupt
             is_coarse = session.finer is not None and INTEGRATION in found.failed and not interrupted
             if not is_coarse:
                 # from here on interruptions wait for the end of the run, so that no draws are lost

@@ -24,6 +24,12 @@ _WIDER = 16.0
 _FLAT = 1e9
 # Reduction of a step after which F rose.
 _SHORTER = 0.25
+# What may prevent a mode, if sums show nothing.
+_UNKNOWN = (
+    "The log likelihood may have kinks or jumps, or no mode: smooth it, use narrower priors, or begin at another init"
+)
+# Ratio of a slope's change to the change that second derivatives imply, from which on they do not agree.
+_UNLIKE = 3.0
 
 
 def rough(session: Session, origin: np.ndarray) -> Coordinates:
@@ -81,7 +87,7 @@ def noisy_mode(session: Session, place: Coordinates | None = None) -> Coordinate
     place = rough(session, post.init) if place is None else place
     first = np.abs(place.factor).max(axis=1)
     here = _at_init(session, place)
-    length, sums = np.inf, 1
+    length, sums, why = np.inf, 1, ""
     while sums < _MOST_SUMS:
         values, vectors = np.linalg.eigh(here.hessian[0])
         # sites of a study must have the same coordinates
@@ -108,13 +114,52 @@ def noisy_mode(session: Session, place: Coordinates | None = None) -> Coordinate
         while sums < _MOST_SUMS:
             moved = place.after(Coordinates(inner.factor @ step, inner.factor))
             there, sums = _expanded(session, moved), sums + 1
+            why = _unlike(noise, inner.factor, step, here, there) or why
             if there.value[0] <= here.value[0] + rise:
                 break
             step = _SHORTER * step
         place, here = moved, there
     raise ArithmeticError(
-        f"no mode found in {sums} sums with coarse answers: the last step was {length:.3g} standard deviations long"
+        f"no mode found in {sums} sums with coarse answers: the last step was {length:.3g} standard deviations long. "
+        f"{why or _UNKNOWN}. Without coarse answers (in a study: coarse = false and fallback = true), the default "
+        "method also tries ChEES(), whose chains need slopes only"
     )
+
+
+def _unlike(noise: Noise, factor: np.ndarray, step: np.ndarray, here: Expansions, there: Expansions) -> str:
+    """What contradicts two derivatives at both ends of a step, in words; empty if nothing does.
+
+    Parameters
+    ----------
+    noise
+        The noise of the expansions.
+    factor
+        The factor of the coordinates of `there` in the coordinates of `here`, (dim, dim).
+    step
+        The step in the coordinates of `there`, (dim,).
+    here, there
+        The expansions at both ends.
+    """
+    length = float(np.linalg.norm(step))
+    slopes = np.array([here.gradient[0] @ factor @ step, there.gradient[0] @ step]) / length
+    bends = np.array([(factor @ step) @ here.hessian[0] @ (factor @ step), step @ there.hessian[0] @ step]) / length**2
+    # noise of the first expansion is larger in the coordinates of the second one
+    wide = max(1.0, float(np.linalg.norm(factor, 2)))
+    doubt = _SURE * (noise.expanded[0] * (1.0 + wide) + noise.blur * (1.0 + wide**2) * length)
+    change, implied = float(slopes[1] - slopes[0]), float(np.abs(bends).max()) * length
+    if abs(change) > _UNLIKE * implied + doubt:
+        return (
+            f"Over a step of {length:.3g}, the slope changed by {change:.3g}, and second derivatives at both ends "
+            f"imply at most {implied:.3g}: the log likelihood seems to have kinks, such as a Laplace likelihood"
+        )
+    rise, between = float(there.value[0] - here.value[0]), np.sort(slopes * length)
+    beyond = max(rise - between[1], between[0] - rise)
+    if beyond > np.ptp(between) + rise_of_noise(noise) + doubt * length:
+        return (
+            f"Over a step of {length:.3g}, the potential changed by {rise:.3g}, and slopes at both ends imply "
+            f"{between[0]:.3g} to {between[1]:.3g}: the log likelihood seems to have jumps"
+        )
+    return ""
 
 
 def rise_of_noise(noise: Noise) -> float:
