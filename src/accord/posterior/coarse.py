@@ -65,7 +65,7 @@ Sender = Callable[["Coder", "Coder"], np.ndarray]
 
 
 def coarse(kind: str) -> Callable[[F], F]:
-    """Mark a function with the kind of its numbers: "value", "slope", "expansion", "jet" or "error"."""
+    """Mark a function with the kind of its numbers: "value", "slope", "expansion", "jet", "error" or "private"."""
 
     def marked(function: F) -> F:
         vars(function)[_MARK] = kind
@@ -412,8 +412,9 @@ class CoarseTotals:
         self._generators, self._masks, self._count = made, masks, 0
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> np.ndarray:
-        """The sum over all agents."""
+        """The sum over all agents. `coder` in the options stands for the coder that follows from the points."""
         points, several = options.pop("points", None), isinstance(function, Together)
+        given: Coder | None = options.pop("coder", None)
         functions = function.functions if isinstance(function, Together) else (function,)
         kinds = [getattr(one, _MARK, "") for one in functions]
         if points is None or not all(kinds):
@@ -422,7 +423,7 @@ class CoarseTotals:
         points = points if several else (points,)
         relative = tuple(kind in ("value", "slope") and place is not None for kind in kinds)
         radii = tuple(self.noise.radius(place, np.asarray(some, np.float64)) for some in points)
-        coders = [self.noise.coder(kind, radius) for kind, radius in zip(kinds, radii, strict=True)]
+        coders = [given or self.noise.coder(kind, radius) for kind, radius in zip(kinds, radii, strict=True)]
         needs_origin = place is not None and any(relative) and _key(place) not in self.noise.origins
         coder = reduce(Coder.beside, [*coders, self.noise.coder_of_origin()] if needs_origin else coders)
         total = self._summed(coder, Question(functions, arguments, points, options, radii, relative, needs_origin))

@@ -9,6 +9,7 @@ from .asynchronous_ula import AsynchronousULA
 from .by_sums.auto import Auto
 from .by_sums.chees import ChEES
 from .by_sums.importance import Importance
+from .by_sums.private import Private
 from .d_admms import DADMMS
 from .d_mahmc import DMAHMC
 from .dasg import DASG
@@ -58,6 +59,7 @@ __all__ = [
     "Gibbs",
     "HubSGLD",
     "Importance",
+    "Private",
     "ProximalDESGLD",
     "QLSD",
     "Replicated",

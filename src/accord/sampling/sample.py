@@ -114,7 +114,8 @@ def sample(
     kept = _kept_agents(keep, network.num_agents)
     post.require_unchanged()
     builder, chosen = engine_of(engine), _method(method, network)
-    job = Job(post, network, draws, chains, seed, kept, builder.masks, is_coarse(builder), is_whole(builder))
+    noisy = is_coarse(builder) or (isinstance(chosen, BySums) and chosen.noisy)
+    job = Job(post, network, draws, chains, seed, kept, builder.masks, noisy, is_whole(builder))
     folder = None if checkpoint is None else Path(checkpoint)
     if job.coarse and folder is not None:
         raise ValueError("a run with coarse answers cannot be resumed, as answers would be made again: omit checkpoint")

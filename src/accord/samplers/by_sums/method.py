@@ -6,7 +6,8 @@ import abc
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -55,6 +56,8 @@ class Result:
         A start for another method.
     chosen
         The reason for this method; empty if the user named it.
+    settings
+        Settings of the run that only this method has.
     """
 
     method: BySums
@@ -64,6 +67,7 @@ class Result:
     points: Points | None = None
     start: Start | None = None
     chosen: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def failed(self) -> list[str]:
@@ -77,7 +81,14 @@ class BySums(abc.ABC):
 
     All agents receive the sums and do the same computations, so all have the same draws. The network determines only
     the cost of a sum. Sum-based methods run in double precision.
+
+    Attributes
+    ----------
+    noisy
+        Whether agents add noise to their numbers for this method, on any engine.
     """
+
+    noisy: ClassVar[bool] = False
 
     @abc.abstractmethod
     def draw(self, session: Session, start: Start | None = None) -> Result:
@@ -181,6 +192,7 @@ class BySums(abc.ABC):
             | ({} if session.gossip is None else {"consensus": session.gossip.averaging.precision})
             | ({"chosen": found.chosen} if found.chosen else {})
             | ({"interrupted": True} if interrupted else {})
+            | found.settings
             | kept,
             points=found.points,
             certificate=found.certificate,
