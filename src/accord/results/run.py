@@ -110,6 +110,24 @@ class Run:
         return Unconstrained(self.names, self.average, self.kept) if self.unconstrained is None else self.unconstrained
 
     @property
+    def private(self) -> dict[str, Any]:
+        """The guarantee and the noise of `accord.samplers.Private`.
+
+        `epsilon`, `delta` and `colluding` are the guarantee. `coverage` is the simulated coverage of intervals of 90%.
+        `noise` has the sds of the noise in the summed gradient and Hessian of each step, `wider` the sd of each
+        parameter relative to that without noise.
+
+        Raises
+        ------
+        AttributeError
+            The run has another method.
+        """
+        if "private" not in self.settings:
+            raise absent_error("private", "it needs the method Private()")
+        found: dict[str, Any] = self.settings["private"]
+        return found
+
+    @property
     def log_evidence(self) -> tuple[float, float]:
         """Log of the integral of likelihood times prior, and its standard error.
 

@@ -34,6 +34,7 @@ from ...base.checks import positive, whole_number
 from ...base.counters import generator
 from ...base.errors import unknown_name_error
 from ...models.families import Bernoulli
+from ...models.predictive import PairsPredictive
 from ...posterior import Posterior
 from ...posterior.coarse import Coder, coarse
 from ...posterior.coordinates import Coordinates
@@ -49,15 +50,15 @@ from .evaluations import unpacked
 from .method import BySums, Result, SumsForecast
 from .start import Start
 
-# Shares of the privacy budget for each step. The first steps only find the position of the last one.
-_SHARES = (0.1, 0.2, 0.7)
+# Share of the privacy budget for each step. The first step only finds the position of the second one.
+_SHARES = (0.14, 0.86)
 # Largest weight of the Hessian relative to the gradient, squared: up to here it is free at a logistic regression.
 _HESSIAN_WEIGHT = 22.0
-# Largest growth of a row's norm by its Hessian.
-_GROWTH = 1.1
+# Largest growth of a row's norm by its Hessian, in each step.
+_GROWTH = (1.8, 1.02)
 # Hessians of the mixture.
-_HESSIANS = 300
-# Largest sd of the linear predictor between two positions at which their gradients are pooled.
+_HESSIANS = 200
+# Largest sd of the linear predictor between two positions whose releases are pooled.
 _NEAR = 0.2
 # Digits of the grid of released numbers: noise is rounded to 2^-16 of its sd.
 _GRID = 2.0**-16
@@ -66,9 +67,11 @@ _WIDTH = 6
 # Least simulated coverage of intervals of 90%.
 _COVERAGE, _LEVEL = 0.88, 0.9
 # Replicates of a simulation, rows of one at most, and draws for its intervals.
-_REPLICATES, _MOST_ROWS, _DRAWS = 200, 20_000, 1000
+_REPLICATES, _MOST_ROWS, _DRAWS = 200, 5_000, 1000
 # Least eigenvalue of a Hessian relative to the mean one of the prior, and least curvature of a prior.
 _FLOOR, _FLAT = 1e-3, 1e-6
+# Artificial rows, nodes and repetitions for the curvature of the log likelihood beyond its Hessian.
+_ROWS, _NODES, _BENDS = 1000, 4, 4
 # Points for each draw, and least share of effective draws.
 _SPARE, _LEAST = 1.1, 0.5
 
@@ -226,18 +229,36 @@ def given_releases(
     hessians = (vectors * np.maximum(np.abs(values), least)[:, None]) @ np.swapaxes(vectors, 1, 2)
     each = np.array([one.of_gradient for one in used]) ** -2.0
     position = each @ [one.position for one in used] / each.sum()
-    # of a log likelihood that is quadratic: the gradient at 0
-    slopes = each @ [one.gradient for one in used] / each.sum() + hessians @ position
+    gradient = each @ [one.gradient for one in used] / each.sum()
     noise = hessians + np.eye(dim) / each.sum()
-    weighted = np.linalg.solve(noise, hessians)
-    covariance = np.linalg.inv(np.swapaxes(weighted, 1, 2) @ hessians + precision)
-    found = np.einsum("jab,jb->ja", covariance, np.einsum("jba,jb->ja", weighted, slopes) + precision @ mean)
-    # the density of the gradients given each Hessian
-    total = noise + hessians @ np.linalg.solve(precision, hessians)
-    off = slopes - hessians @ mean
-    squares = np.einsum("ja,ja->j", off, np.linalg.solve(total, off[..., None])[..., 0])
-    log_weight = -0.5 * np.linalg.slogdet(total)[1] - 0.5 * squares
-    return Components(np.exp(log_weight - logsumexp(log_weight)), found, covariance)
+    columns = _gaussian_columns(releases[0].hessian / releases[0].hessian[0, 0])(generator(0, "columns"), _ROWS)
+    centre = position
+    for _ in range(_BENDS):
+        slopes = hessians @ _bend(columns, position, centre)
+        weighted = np.linalg.solve(noise, slopes)
+        covariance = np.linalg.inv(np.swapaxes(weighted, 1, 2) @ slopes + precision)
+        # of a log likelihood that is quadratic: the gradient at 0
+        origin = gradient + slopes @ position
+        found = np.einsum("jab,jb->ja", covariance, np.einsum("jba,jb->ja", weighted, origin) + precision @ mean)
+        # the density of the gradients given each Hessian
+        total = noise + slopes @ np.linalg.solve(precision, np.swapaxes(slopes, 1, 2))
+        off = origin - slopes @ mean
+        squares = np.einsum("ja,ja->j", off, np.linalg.solve(total, off[..., None])[..., 0])
+        log_weight = -0.5 * np.linalg.slogdet(total)[1] - 0.5 * squares
+        mixture = Components(np.exp(log_weight - logsumexp(log_weight)), found, covariance)
+        centre = mixture.centre
+    return mixture
+
+
+def _bend(columns: np.ndarray, position: np.ndarray, to: np.ndarray) -> np.ndarray:
+    """The Hessian on the way between two positions relative to that at the first one, for similar columns."""
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    begin, step = columns @ position, columns @ (to - position)
+    mean = expit(begin + (nodes[:, None] + 1.0) / 2.0 * step)
+    on_the_way = (columns * (weights / 2.0 @ (mean * (1.0 - mean)))[:, None]).T @ columns
+    mean = expit(begin)
+    ridge = 1e-6 * np.trace(on_the_way) / len(to) * np.eye(len(to))
+    return np.linalg.solve((columns * (mean * (1.0 - mean))[:, None]).T @ columns + ridge, on_the_way + ridge)
 
 
 def _is_near(one: Release, last: Release) -> bool:
@@ -250,8 +271,10 @@ def _spread(position: np.ndarray) -> float:
     return float(np.sqrt(position[0] ** 2 + np.square(position[1:]).sum() / 3.0))
 
 
-def step_of(position: np.ndarray, mu: float) -> Step:
+def step_of(position: np.ndarray, mu: float, growth: float) -> Step:
     """What a step of a logistic regression releases, for a ratio `mu` of sensitivity and sd of noise.
+
+    The Hessian may raise the largest norm of a row by the factor `growth`.
 
     A row with the residual r has a gradient of norm r R and a Hessian of norm r (1 - r) R^2 at most, R = sqrt(dim). The
     residual lies between 1 - expit(s) and expit(s), with s the sum of the sizes of the coefficients. The inner
@@ -259,9 +282,9 @@ def step_of(position: np.ndarray, mu: float) -> Step:
     """
     largest, root = float(expit(np.abs(position).sum())), len(position) ** 0.5
     residual = np.linspace(1.0 - largest, largest, 1001)
-    for square in _HESSIAN_WEIGHT * 2.0 ** -np.arange(12.0):
+    for square in _HESSIAN_WEIGHT * 2.0 ** (-np.arange(24.0) / 4.0):
         radius = root * float((residual * np.sqrt(1.0 + square / 2.0 * (1.0 - residual) ** 2)).max())
-        if radius <= _GROWTH * largest * root:
+        if radius <= growth * largest * root:
             break
     of_gradient, weight = 2.0 * radius / mu, square**0.5 / root
     return Step(radius, weight, of_gradient, of_gradient / weight)
@@ -286,7 +309,7 @@ class Budget(NamedTuple):
 
     def steps(self, position: np.ndarray, number: int) -> Step:
         """What step `number` releases at a position, with the noise of all agents together."""
-        step = step_of(position, self.mu * _SHARES[number] ** 0.5)
+        step = step_of(position, self.mu * _SHARES[number] ** 0.5, _GROWTH[number])
         noise = self.excess * self.share**0.5
         return step._replace(of_gradient=noise * step.of_gradient, of_hessian=noise * self.share**0.5 * step.of_hessian)
 
@@ -351,11 +374,12 @@ def _answered(
 class Private(BySums):
     """Differential privacy for the rows of all agents, with intervals that include the noise.
 
-    Three sums with noise: (epsilon, delta) bounds what they, and so the draws, reveal about any one row. Neighbours
+    Two sums with noise: (epsilon, delta) bounds what they, and so the draws, reveal about any one row. Neighbours
     differ in one row that is replaced, so that numbers of rows are public. Only logistic regressions so far.
 
-    The guarantee holds for one run. Other runs on the same rows add to it, and so does everything else that depends on
-    them: means for `scale`, levels, or your choice of the model.
+    The noise is new in every run, whatever its seed. The guarantee holds for one run. Other runs on the same rows add
+    to it, and so does everything else that depends on the rows, such as ranges or columns chosen after a look at them.
+    Noise is drawn in double precision and rounded to 2^-16 of its sd.
 
     Parameters
     ----------
@@ -365,7 +389,7 @@ class Private(BySums):
         The lowest and the highest value of each column, by the names of the coefficients, from public knowledge and
         not from the rows. A column of ones has (1, 1). Rows beyond them count less.
     colluding
-        Number of agents that may tell others their noise. The noise of the other agents hides a row alone.
+        Number of agents that may reveal their noise to others. The noise of the remaining agents hides a row alone.
 
     Raises
     ------
@@ -403,9 +427,13 @@ class Private(BySums):
     def check(self, job: Job, engine: Builder) -> None:
         """Raise `ValueError` if the run is impossible, without reading data."""
         super().check(job, engine)
+        # a formula's model follows the rows: its default priors, levels, means and standard deviations
         predictive = job.post.info.predictive
-        if not isinstance(getattr(predictive, "family", None), Bernoulli):
-            raise ValueError(f"Private() needs a logistic regression, found {job.post.info.model or 'another model'}")
+        if not isinstance(predictive, PairsPredictive) or not isinstance(predictive.family, Bernoulli):
+            raise ValueError(
+                "Private() needs accord.models.logistic_regression, whose prior depends on no row, found "
+                f"{job.post.info.model or 'another model'}"
+            )
         if not hasattr(engine, "coarse"):
             raise ValueError('Private() needs the engine "local" or a study: other engines add no noise')
         self._budget(job)
@@ -447,7 +475,7 @@ class Private(BySums):
         return Coordinates(np.zeros(post.dim), factor[:, np.argsort(np.arange(post.dim) != first, kind="stable")])
 
     def draw(self, session: Session, start: Start | None = None) -> Result:
-        """Draws of the posterior given three noised sums."""
+        """Draws of the posterior given two noised sums."""
         job = session.job
         post, place, budget = job.post, self._place(job.post), self._budget(job)
         rows, dim, potential = int(post.sizes.sum()), post.dim, post.potential.within(place)
@@ -492,28 +520,26 @@ class Private(BySums):
         factor = place.factor
         noised, exact = (factor @ cov @ factor.T for cov in (found.spread, _without_noise(releases[-1], precision)))
         wider = np.sqrt(np.diagonal(noised) / np.diagonal(exact))
+        steps = [{"gradient": float(one.of_gradient), "hessian": float(one.of_hessian)} for one in releases]
         return Result(
             self,
             positions[points.chains(job.chains, job.draws, job.seed)],
             {},
             Certificate((_effective(points, job.target), _covers(after))),
-            points,
             settings={
                 "private": {
                     "epsilon": self.epsilon,
                     "delta": self.delta,
                     "colluding": self.colluding,
                     "coverage": round(after, 3),
-                    "steps": [
-                        {"gradient": float(one.of_gradient), "hessian": float(one.of_hessian)} for one in releases
-                    ],
+                    "noise": steps,
                     "wider": dict(zip(post.names, wider.round(3).tolist(), strict=True)),
                 }
             },
         )
 
     def forecast(self, session: Session) -> SumsForecast:
-        """The cost of the three sums. The certificate is expected to hold if simulated intervals cover."""
+        """The cost of the two sums. The certificate is expected to hold if simulated intervals cover."""
         job, dim = session.job, session.job.post.dim
         rows = job.post.sizes
         likely = _likely(self._budget(job), int(rows.sum()), np.eye(dim))
@@ -521,7 +547,7 @@ class Private(BySums):
         spent = total_traffic(job.network, count * (dim + dim * (dim + 1) // 2), count)
         spent += Traffic(gradient_rows=count * (1 + dim) * rows)
         doubt = "" if likely >= _COVERAGE else f"simulated intervals of 90% cover {likely:.0%} of the time"
-        return SumsForecast(self, Cost.of(spent), "three sums", doubt)
+        return SumsForecast(self, Cost.of(spent), "two sums", doubt)
 
 
 def _likely(budget: Budget, rows: int, precision: np.ndarray) -> float:

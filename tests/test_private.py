@@ -1,0 +1,302 @@
+"""Differential privacy: sensitivity, noise, accounting, coverage and refusals of `Private`."""
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import expit
+
+import accord
+from accord.posterior.coarse import CoarseTotals, Noise
+from accord.posterior.coordinates import Coordinates
+from accord.posterior.totals import TotalsHere
+from accord.samplers import Importance, Private
+from accord.samplers.by_sums import private
+from accord.samplers.by_sums.evaluations import unpacked
+from accord.samplers.by_sums.private import Budget, clipped_newton, step_of, strength
+
+NAMES = ("intercept", "age", "dose", "x")
+RANGES = {"intercept": (1, 1), "age": (20, 80), "dose": (0, 4), "x": (-1, 1)}
+MASKED = accord.engines.Local(masks=True)
+
+
+def rows(count, seed=0):
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([np.ones(count), *(rng.uniform(*RANGES[name], count) for name in NAMES[1:])])
+    y = rng.random(count) < expit(X @ [-1.0, 0.02, 0.3, -0.5])
+    return X, y.astype(float)
+
+
+def logistic(count=3000, agents=3, seed=0):
+    X, y = rows(count, seed)
+    shards = [(X[k::agents], y[k::agents]) for k in range(agents)]
+    return accord.models.logistic_regression(shards, prior_variance=6.25, names=NAMES)
+
+
+def numbers_of(X, y, position, step, place=None):
+    """The clipped sums of one agent, without noise: gradient and Hessian."""
+    post = accord.models.logistic_regression([(X, y)])
+    with jax.enable_x64(True):
+        here = TotalsHere(post.potential, post.stacked())
+        (found,) = here(clipped_newton, step.radius, step.weight, points=position[None], coordinates=place)
+    return np.asarray(found[: len(position)]), unpacked(np.asarray(found[len(position) :]), len(position))
+
+
+# --- accounting ---
+
+
+def delta_of(parts, epsilon):
+    """Delta of two Gaussian mechanisms, by convolving their privacy losses, whose laws are N(mu^2 / 2, mu^2)."""
+    nodes = np.linspace(-9.0, 9.0, 4001)
+    mass = stats.norm.pdf(nodes) * (nodes[1] - nodes[0])
+    first, second = (mu**2 / 2.0 + mu * nodes for mu in parts)
+    return sum(
+        weight * np.sum(mass * -np.expm1(np.minimum(0.0, epsilon - loss - second)))
+        for loss, weight in zip(first, mass, strict=True)
+    )
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("delta", [1e-8, 1e-5])
+def test_two_steps_have_the_loss_of_epsilon_and_delta(epsilon, delta):
+    assert sum(private._SHARES) == pytest.approx(1.0)
+    parts = strength(epsilon, delta) * np.sqrt(private._SHARES)
+    assert delta_of(parts, epsilon) == pytest.approx(delta, rel=2e-3)
+    # 5% less noise
+    assert delta_of(1.05 * parts, epsilon) > 1.2 * delta
+
+
+# --- sensitivity ---
+
+
+def distance(one, other, step):
+    """Difference of two agents' numbers in sds of the noise."""
+    gradient, hessian = one[0] - other[0], one[1] - other[1]
+    return np.sqrt(np.sum(gradient**2) / step.of_gradient**2 + np.sum(hessian**2) / step.of_hessian**2)
+
+
+@pytest.mark.parametrize("dim", [2, 5, 15])
+@pytest.mark.parametrize("scale", [0.0, 0.5, 3.0])
+def test_a_replaced_row_changes_sums_by_at_most_mu_sds(dim, scale, mu=0.3):
+    rng = np.random.default_rng(dim)
+    position = scale * rng.standard_normal(dim)
+    corners = np.sign(rng.standard_normal((60, dim)))
+    corners[:, 0] = 1.0
+    # most likely and least likely responses of rows along the position
+    along = np.where(position == 0.0, 1.0, np.sign(position))
+    X = np.vstack([corners, along * along[0], -along * along[0], 50.0 * corners[:5], 1e-3 * corners[:5]])
+    X = np.vstack([X, rng.uniform(-1.0, 1.0, (20, dim))])
+    labels = np.repeat([0.0, 1.0], len(X))
+    post = accord.models.logistic_regression(
+        [(x[None], y[None]) for x, y in zip(np.vstack([X, X]), labels, strict=True)]
+    )
+    largest = []
+    with jax.enable_x64(True):
+        here = post.totals_here()
+        for growth in private._GROWTH:
+            step = step_of(position, mu, growth)
+            each = here.each(clipped_newton, step.radius, step.weight, points=position[None])[:, 0]
+            hessians = unpacked(np.asarray(each[:, dim:]), dim).reshape(len(each), -1)
+            both = np.hstack([each[:, :dim] / step.of_gradient, hessians / step.of_hessian])
+            apart = np.sqrt(np.maximum(0.0, np.sum((both[:, None] - both) ** 2, axis=2)))
+            largest.append(apart.max() / mu)
+    assert max(largest) <= 1.0 + 1e-9
+    # the bound is nearly attained
+    assert max(largest) > 0.6
+
+
+def test_rows_that_are_not_finite_count_as_zero_and_far_rows_are_clipped():
+    X, y = rows(50)
+    place = Coordinates(np.zeros(4), np.eye(4))
+    step = step_of(np.zeros(4), 0.5, 1.6)
+    expected = numbers_of(X[:40], y[:40], np.zeros(4), step, place)
+    bad = np.array([[1.0, np.finfo(float).max, 1.0, 1.0]])
+    found = numbers_of(np.vstack([X[:40], bad]), np.append(y[:40], 1.0), np.zeros(4), step, place)
+    assert np.isfinite(found[0]).all() and distance(found, expected, step) <= 0.5
+
+
+def test_rows_within_their_ranges_are_not_clipped():
+    X, y = rows(200)
+    place = Private(epsilon=1.0, ranges=RANGES)._place(logistic(30))
+    position = np.array([0.3, -0.4, 0.2, 0.5])
+    found = numbers_of(X, y, position, step_of(position, 0.4, 1.03), place)
+    x = np.linalg.solve(place.factor.T, np.eye(4))
+    columns = X @ place.factor
+    assert x.shape == (4, 4) and np.abs(columns).max() <= 1.0 + 1e-12 and (columns[:, 0] == 1.0).all()
+    mean = expit(columns @ position)
+    np.testing.assert_allclose(found[0], columns.T @ (y - mean), rtol=1e-9)
+    np.testing.assert_allclose(found[1], (columns * (mean * (1 - mean))[:, None]).T @ columns, rtol=1e-9)
+
+
+# --- noise ---
+
+
+@pytest.mark.parametrize(("agents", "masks"), [(1, False), (2, False), (5, True)])
+def test_noise_has_the_law_of_its_plan(agents, masks):
+    post = logistic(60, agents)
+    method = Private(epsilon=1.0, ranges=RANGES)
+    budget = method._budget(accord.samplers.session.Job(post, accord.Network.complete(agents), masks=masks))
+    step, place = budget.steps(np.zeros(4), 0), method._place(post)
+    with jax.enable_x64(True):
+        here = post.totals_here()
+        exact = np.asarray(here(clipped_newton, step.radius, step.weight, points=np.zeros((1, 4)), coordinates=place))
+        totals = CoarseTotals(here, Noise(agents, 4, 60), masks=())
+        coder = private._coder(agents, step, 4)
+        options = {"points": np.zeros((1, 4)), "coordinates": place, "coder": coder}
+        found = np.concatenate(
+            [totals(clipped_newton, step.radius, step.weight, **options) - exact for _ in range(400)]
+        )
+    sds = coder.noise * agents**0.5
+    assert stats.kstest((found / sds).ravel(), "norm").pvalue > 1e-3
+    assert stats.kstest((0.9 * found / sds).ravel(), "norm").pvalue < 1e-3
+    # all agents but one reveal their noise
+    needed = step_of(np.zeros(4), budget.mu * private._SHARES[0] ** 0.5, private._GROWTH[0]).of_gradient
+    hidden = coder.noise[0] * (agents - min(method.colluding, agents - 1)) ** 0.5
+    assert hidden == pytest.approx(needed) if agents > 1 else hidden >= needed
+
+
+def test_colluding_agents_leave_the_noise_that_epsilon_needs():
+    for agents in (1, 2, 3, 5, 10):
+        for colluding in (0, 1, 3):
+            if colluding >= agents:
+                continue
+            method = Private(epsilon=1.0, ranges=RANGES, colluding=colluding)
+            job = accord.samplers.session.Job(logistic(60, agents), accord.Network.complete(agents), masks=True)
+            excess = method._budget(job).excess
+            # variance of the honest agents' noise
+            assert excess**2 * (agents - colluding) / agents >= 1.0 - 1e-12
+
+
+# --- draws ---
+
+
+@pytest.fixture
+def briefly(monkeypatch):
+    """Simulations of few studies."""
+    monkeypatch.setattr(private, "_REPLICATES", 40)
+
+
+@pytest.mark.parametrize("agents", [1, 3])
+def test_draws_are_near_the_posterior_and_wider(agents, briefly):
+    post, network = logistic(8000, agents), accord.Network.complete(agents)
+    engine = MASKED if agents > 2 else "local"
+    run = accord.sample(post, network, Private(epsilon=2.0, ranges=RANGES), draws=500, engine=engine)
+    exact = accord.sample(post, network, Importance(), draws=500)
+    mean, sd = (getattr(exact.average, name)(axis=(0, 1)) for name in ("mean", "std"))
+    wider = np.array([run.private["wider"][name] for name in NAMES])
+    np.testing.assert_allclose(run.average.std(axis=(0, 1)) / sd, wider, rtol=0.25)
+    assert ((wider > 1.02) & (wider < 2.0)).all()
+    off = np.abs(run.average.mean(axis=(0, 1)) - mean) / sd
+    # the noise of this run
+    assert (off < 4.5 * np.sqrt(wider**2 - 1.0) + 0.15).all()
+    assert run.certificate.holds and run.traffic.sums == 2
+    assert run.private["epsilon"] == 2.0 and 0.85 <= run.private["coverage"] <= 0.97
+    with pytest.raises(AttributeError, match="Private"):
+        exact.private  # noqa: B018
+    with pytest.raises(AttributeError, match="needs the weights"):
+        run.log_evidence  # noqa: B018
+
+
+def test_settings_of_the_guarantee_are_in_the_file(tmp_path, briefly):
+    run = accord.sample(logistic(2000, 1), accord.Network.complete(1), Private(epsilon=3.0, ranges=RANGES), draws=100)
+    run.save(tmp_path / "run.nc")
+    assert accord.Run.load(tmp_path / "run.nc").private == run.private
+
+
+def test_noise_is_new_in_every_run(briefly):
+    post, network = logistic(2000, 1), accord.Network.complete(1)
+    one, other = (accord.sample(post, network, Private(epsilon=3.0, ranges=RANGES), draws=50, seed=1) for _ in range(2))
+    assert np.abs(one.average.mean(axis=(0, 1)) - other.average.mean(axis=(0, 1))).max() > 1e-4
+
+
+def intervals(studies, count, dim, epsilon, answered=private._answered):
+    """Whether intervals of 90% cover, (study, parameter), for columns between -1 and 1."""
+    budget, prior, inside = Budget(strength(epsilon, 1e-6), 1.0), (np.zeros(dim), np.eye(dim) / 6.25), []
+    for seed in range(studies):
+        random = np.random.default_rng(seed)
+        x, truth = random.uniform(-1.0, 1.0, (count, dim)), 0.5 * random.standard_normal(dim)
+        x[:, 0] = 1.0
+        y = (random.random(count) < expit(x @ truth)).astype(float)
+        _, found = budget.released(
+            dim, lambda at, step, x=x, y=y, random=random: answered(x, y, random, at, step), lambda at: prior, seed
+        )
+        low, high = np.quantile(found.draws(1000, random), [0.05, 0.95], axis=0)
+        inside.append((low < truth) & (truth < high))
+    return np.array(inside)
+
+
+@pytest.mark.parametrize(("count", "dim", "epsilon"), [(5000, 5, 1.0), (2000, 3, 0.8), (5000, 15, 3.0)])
+@pytest.mark.long
+def test_intervals_cover(count, dim, epsilon):
+    inside = intervals(100, count, dim, epsilon).mean(axis=1)
+    assert abs(inside.mean() - 0.9) < 0.01 + 3.0 * inside.std() / 10.0
+
+
+@pytest.mark.long
+def test_intervals_do_not_cover_if_the_noise_is_larger_than_planned():
+    def louder(x, y, random, position, step):
+        return private._answered(x, y, random, position, step._replace(of_gradient=2.0 * step.of_gradient))
+
+    assert intervals(60, 5000, 5, 1.0, louder).mean() < 0.85
+
+
+# --- refusals ---
+
+
+def test_studies_whose_intervals_do_not_cover_are_refused_before_a_sum(monkeypatch):
+    monkeypatch.setattr(private, "coverage", lambda *arguments: 0.8)
+    asked = []
+    monkeypatch.setattr(CoarseTotals, "_summed", lambda *arguments: asked.append(1))
+    with pytest.raises(ValueError, match="cover the parameters 80% of the time only.*Nothing was released"):
+        accord.sample(logistic(100, 1), accord.Network.complete(1), Private(epsilon=0.1, ranges=RANGES))
+    assert not asked
+
+
+def test_a_run_whose_simulated_intervals_do_not_cover_is_not_certified(monkeypatch, briefly):
+    true, calls = private.coverage, []
+
+    def coverage(*arguments):
+        calls.append(1)
+        return true(*arguments) if len(calls) == 1 else 0.5
+
+    monkeypatch.setattr(private, "coverage", coverage)
+    with pytest.warns(UserWarning, match="cover 50.0% of the time"):
+        run = accord.sample(
+            logistic(2000, 1), accord.Network.complete(1), Private(epsilon=2.0, ranges=RANGES), draws=50
+        )
+    assert not run.certificate.holds
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epsilon": 0.0}, "epsilon must be"),
+        ({"epsilon": float("nan")}, "epsilon must be"),
+        ({"epsilon": 1.0, "delta": 1.0}, "delta must be below 1"),
+        ({"epsilon": 1.0, "colluding": -1}, "colluding must be"),
+        ({"epsilon": 1.0, "ranges": {"x": (2, 1)}}, "ranges: x needs a lowest and a highest value"),
+        ({"epsilon": 1.0, "ranges": {"x": (0, float("inf"))}}, "ranges: x needs"),
+    ],
+)
+def test_wrong_options_raise(options, message):
+    with pytest.raises(ValueError, match=message):
+        Private(**options)
+
+
+def test_impossible_runs_raise_before_a_sum():
+    post, network = logistic(60, 3), accord.Network.complete(3)
+
+    def refused(message, method, given=post, engine=MASKED):
+        with pytest.raises(ValueError, match=message):
+            accord.sample(given, network, method, engine=engine)
+
+    method = Private(epsilon=1.0, ranges=RANGES)
+    refused("needs masks", method, engine="local")
+    refused("ranges has no entry for x", Private(epsilon=1.0, ranges={k: v for k, v in RANGES.items() if k != "x"}))
+    refused("ag", Private(epsilon=1.0, ranges={**RANGES, "agee": (0, 1)}))
+    refused("needs an intercept", Private(epsilon=1.0, ranges={**RANGES, "intercept": (0, 1)}))
+    X, y = rows(60)
+    counts = accord.models.poisson_regression([(X[k::3], y[k::3]) for k in range(3)], names=NAMES)
+    refused("needs accord.models.logistic_regression", method, counts)
+    tables = {f"s{k}": {"age": X[k::3, 1], "y": y[k::3]} for k in range(3)}
+    refused("whose prior depends on no row", method, accord.models.glm(tables, "y ~ age", "bernoulli"))
