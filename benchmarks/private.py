@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import expit
 
 from accord.base.counters import generator
-from accord.samplers.by_sums.private import _COVERAGE, Budget, _answered, _likely, strength
+from accord.samplers.by_sums.private import Budget, _answered, _likely, strength
 
 SIZES = [(1_000, 5), (5_000, 5), (20_000, 5), (1_000, 15), (5_000, 15), (20_000, 15)]
 EPSILONS = (0.5, 1.0, 3.0)
@@ -81,7 +81,7 @@ def main(studies: int = 1_000, design: str = "uniform") -> None:
             found = np.array([study(budget, rows, dim, design, seed) for seed in range(studies)])
             likely = _likely(budget, rows, np.eye(dim) / PRIOR**2)
             error = found[:, 0].std() / studies**0.5
-            verdict = f"{likely:.2f}" + ("" if likely >= _COVERAGE else ", refused")
+            verdict = f"{likely.share:.2f}" + ("" if likely.is_enough else ", refused")
             print(
                 f"| {rows:,}, {dim} | {epsilon:g} | {found[:, 0].mean():.3f} +- {error:.3f} | "
                 f"{np.median(found[:, 1]):.2f} | {found[:, 2].mean():.2f} | {found[:, 3].mean():.2f} | "

@@ -244,7 +244,7 @@ def test_intervals_do_not_cover_if_the_noise_is_larger_than_planned():
 
 
 def test_studies_whose_intervals_do_not_cover_are_refused_before_a_sum(monkeypatch):
-    monkeypatch.setattr(private, "coverage", lambda *arguments: 0.8)
+    monkeypatch.setattr(private, "coverage", lambda *arguments: private.Covered(0.8, 0.01))
     asked = []
     monkeypatch.setattr(CoarseTotals, "_summed", lambda *arguments: asked.append(1))
     with pytest.raises(ValueError, match="cover the parameters 80% of the time only.*Nothing was released"):
@@ -257,10 +257,10 @@ def test_a_run_whose_simulated_intervals_do_not_cover_is_not_certified(monkeypat
 
     def coverage(*arguments):
         calls.append(1)
-        return true(*arguments) if len(calls) == 1 else 0.5
+        return true(*arguments) if len(calls) == 1 else private.Covered(0.5, 0.01)
 
     monkeypatch.setattr(private, "coverage", coverage)
-    with pytest.warns(UserWarning, match="cover 50.0% of the time"):
+    with pytest.warns(UserWarning, match=r"cover 50.0% \+- 1.0% of the time"):
         run = accord.sample(
             logistic(2000, 1), accord.Network.complete(1), Private(epsilon=2.0, ranges=RANGES), draws=50
         )

@@ -324,13 +324,25 @@ class Budget(NamedTuple):
         return releases, found
 
 
+class Covered(NamedTuple):
+    """A simulated coverage and its standard error."""
+
+    share: float
+    error: float
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the coverage may be large enough, within two standard errors."""
+        return self.share + 2.0 * self.error >= _COVERAGE
+
+
 def coverage(
     budget: Budget,
     rows: int,
     precision: Float[np.ndarray, "dim dim"],
     parameters: Callable[[np.random.Generator], np.ndarray],
     columns: Callable[[np.random.Generator, int], np.ndarray],
-) -> float:
+) -> Covered:
     """Simulated coverage of intervals of 90%, the mean over parameters.
 
     Parameters
@@ -357,7 +369,7 @@ def coverage(
         _, found = budget.released(dim, answer, lambda position: prior, replicate)
         low, high = np.quantile(found.draws(_DRAWS, random), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], axis=0)
         inside.append(((low < truth) & (truth < high)).mean())
-    return float(np.mean(inside))
+    return Covered(float(np.mean(inside)), float(np.std(inside)) / _REPLICATES**0.5)
 
 
 def _answered(
@@ -370,7 +382,7 @@ def _answered(
     return gradient, (x * (mean * (1.0 - mean))[:, None]).T @ x + noise
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Private(BySums):
     """Differential privacy for the rows of all agents, with intervals that include the noise.
 
@@ -484,11 +496,11 @@ class Private(BySums):
         session.stage("simulating the coverage")
         precision = gaussian(np.zeros(dim))[1]
         likely = _likely(budget, rows, precision)
-        if likely < _COVERAGE:
+        if not likely.is_enough:
             raise ValueError(
                 f"Private(epsilon={self.epsilon:g}, delta={self.delta:g}) with {rows:,} rows and {dim} parameters: "
-                f"simulated intervals of 90% cover the parameters {likely:.0%} of the time only. Use more rows, a "
-                "larger epsilon or fewer columns. Nothing was released"
+                f"simulated intervals of 90% cover the parameters {likely.share:.0%} of the time only. Use more rows, "
+                "a larger epsilon or fewer columns. Nothing was released"
             )
         session.stage("summing with noise")
 
@@ -531,7 +543,7 @@ class Private(BySums):
                     "epsilon": self.epsilon,
                     "delta": self.delta,
                     "colluding": self.colluding,
-                    "coverage": round(after, 3),
+                    "coverage": round(after.share, 3),
                     "noise": steps,
                     "wider": dict(zip(post.names, wider.round(3).tolist(), strict=True)),
                 }
@@ -546,11 +558,11 @@ class Private(BySums):
         count = len(_SHARES)
         spent = total_traffic(job.network, count * (dim + dim * (dim + 1) // 2), count)
         spent += Traffic(gradient_rows=count * (1 + dim) * rows)
-        doubt = "" if likely >= _COVERAGE else f"simulated intervals of 90% cover {likely:.0%} of the time"
+        doubt = "" if likely.is_enough else f"simulated intervals of 90% cover {likely.share:.0%} of the time"
         return SumsForecast(self, Cost.of(spent), "two sums", doubt)
 
 
-def _likely(budget: Budget, rows: int, precision: np.ndarray) -> float:
+def _likely(budget: Budget, rows: int, precision: np.ndarray) -> Covered:
     """Simulated coverage for columns and parameters of usual size."""
     dim = len(precision)
     # a linear predictor of sd 1
@@ -610,10 +622,11 @@ def _effective(points: Points, target: int) -> Check:
     return Check("effective draws", found, allowed, holds, text + remedy)
 
 
-def _covers(found: float) -> Check:
+def _covers(found: Covered) -> Check:
     """Whether simulated intervals cover."""
-    holds = found >= _COVERAGE
     text = (
-        f"intervals of 90% cover {found:.1%} of the time, in simulated studies like this one (at least {_COVERAGE:.0%})"
+        f"intervals of 90% cover {found.share:.1%} +- {found.error:.1%} of the time in simulated studies like this "
+        f"one (at least {_COVERAGE:.0%})"
     )
-    return Check("coverage", found, _COVERAGE, holds, text if holds else text + ": use more rows or a larger epsilon")
+    remedy = "" if found.is_enough else ": use more rows or a larger epsilon"
+    return Check("coverage", found.share, _COVERAGE, found.is_enough, text + remedy)
