@@ -400,7 +400,7 @@ release <- function(study, policy, board, yes) {
     written <- tryCatch(file(new, "wxb"), error = function(e) fail("cannot write ", new))
     writeBin(bytes, written)
     close(written)
-    file.rename(new, path)
+    if (!file.rename(new, path)) fail("cannot write ", path)
   }
 }
 
