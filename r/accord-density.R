@@ -1,5 +1,5 @@
 # The log density of a site in R: the potential that a study adds up over all sites, and its derivatives.
-# accord-site.R reads this file. It needs base R.
+# accord-site.R reads this file. It needs base R and the package openssl.
 
 NO_MASS <- 1e12                        # an agent's potential where it is not finite
 # As in accord: Newton's steps to the mode of the site's own rows, the lengths of each, the length of the last one in
@@ -167,6 +167,24 @@ mode_at <- function(model, x) {
 
 bounded <- function(x, most, parts = 1) if (is.infinite(most)) x else if (all(is.finite(x)))
   pmin(pmax(x, -most), most) else c(most * parts, rep(0, length(x) - 1))
+
+# A part of a plan. Sites with Python do not read further keys, so they could not notice what these ask for.
+part_of <- function(x) {
+  known <- list(c("shape", "type", "values"), c("shape", "type", "base64"), c("origin", "factor"), "float",
+                c("drawn", "mixture"), c("drawn", "mixture", "points"))
+  if (is.list(x) && !any(vapply(known, setequal, NA, names(x)))) fail("the plan has a part of another format")
+  revived(if (is.list(x) && !is.null(x$drawn)) x$points else x)
+}
+revived <- function(x) {
+  if (!is.list(x)) return(x)
+  if (setequal(names(x), "float")) return(c(inf = Inf, "-inf" = -Inf, nan = NaN)[[x$float]])
+  if (is.null(x$shape) || is.null(x$type)) return(lapply(x, revived))
+  if (x$type != "<f8") fail("the plan has an array of the type ", x$type)
+  flat <- if (is.null(x$base64)) vapply(x$values, function(one) as.numeric(revived(one)), 0)
+    else { bytes <- base64_decode(x$base64); readBin(bytes, "double", length(bytes) / 8, endian = "little") }
+  if (length(flat) != prod(unlist(x$shape))) fail("the plan has an array of another size than its shape")
+  if (length(x$shape) == 2) matrix(flat, x$shape[[1]], byrow = TRUE) else flat
+}
 
 # What the plan asks for, as a matrix with one row per point (a vector for values, means and several functions).
 answer_of <- function(model, what, parts) {

@@ -26,6 +26,7 @@ for (name in c("accord-data.R", "accord-model.R", "accord-density.R", "accord-no
 USERS_UMASK <- Sys.umask("077")        # files of the site are private, entries in the shared folder are not
 VERSION <- "0.1.0"                     # the version of accord whose studies this program answers
 HIDDEN <- c("masked", "coarse")        # contents whose numbers look random
+LONGEST_SHOWN <- 2000                  # characters of a content that are shown before it leaves
 # What plans evaluate: the parts of a plan, and the answer in words.
 BOTH <- "slope_of and value_of"
 FUNCTIONS <- list(value_of = c("points", "coordinates"), slope_of = c("points", "coordinates"),
@@ -119,45 +120,40 @@ write_private <- function(path, bytes) {
 entry_path <- function(folder, step, site) file.path(folder, sprintf("step-%03d", step), paste0(site, ".json"))
 entry_at <- function(folder, step, site) {
   path <- entry_path(folder, step, site)
-  if (!file.exists(path)) return(NULL)
+  # a pipe has no bytes, and would block
+  if (!isTRUE(file.size(path) > 0)) return(NULL)
   if (!Sys.readlink(path) %in% c("", NA) || dir.exists(path) || file.size(path) > 2e8)
     fail(path, " is no file with an entry")
   bytes <- readBin(path, "raw", file.size(path))
   if (length(bytes) && tail(bytes, 1) == as.raw(10) && sum(bytes == as.raw(10)) == 2) bytes
 }
 
+has_twice <- function(x) is.list(x) && (anyDuplicated(names(x)) || any(vapply(x, has_twice, NA)))
 read_entry <- function(bytes, study, policy, step, site) {
   where <- paste("the entry of", site, "in step", step)
   end <- which(bytes == as.raw(10))
   line <- bytes[seq_len(end[1] - 1)]
   text <- rawToChar(line)
   Encoding(text) <- "UTF-8"
-  proof <- tryCatch(base64_decode(fromJSON(rawToChar(bytes[(end[1] + 1):(end[2] - 1)]))$signature),
+  proof <- tryCatch(base64_decode(parse_json(rawToChar(bytes[(end[1] + 1):(end[2] - 1)]))$signature),
       error = function(e) raw())
   signed <- length(proof) == 64 && tryCatch(ed25519_verify(c(charToRaw("accord entry 1\n"), line), proof,
     read_ed25519_pubkey(base64_decode(policy$peers[[site]]))), error = function(e) FALSE)
   if (!isTRUE(signed)) fail(where, " is not signed by ", site, ": it was changed, or made by someone else")
-  entry <- tryCatch(fromJSON(text, simplifyVector = FALSE), error = function(e) fail(where, " is no entry of a study"))
+  # fromJSON would open a file or an address that a text names
+  entry <- tryCatch(parse_json(text), error = function(e) fail(where, " is no entry of a study"))
+  # of a key twice, R reads the first one and Python the last, and R reads no text beyond a NUL character
+  if (has_twice(entry) || grepl("\\u0000", text, fixed = TRUE))
+    fail(where, " has a key twice or a NUL character, which R and Python read in different ways")
   if (!identical(list(entry$study, as.integer(entry$step), entry$site), list(study$hash, as.integer(step), site)))
     fail(where, " is one of another study, step or site")
   # the text of the plan, whose digest the entry has
   from <- tail(gregexpr("\"written\": ", text, fixed = TRUE)[[1]], 1)
   plan <- if (from > 0) substr(text, from + 11, nchar(text) - 1)
-  same <- tryCatch(identical(fromJSON(plan, simplifyVector = FALSE), entry$written), error = function(e) FALSE)
+  same <- tryCatch(identical(parse_json(plan), entry$written), error = function(e) FALSE)
   if (length(entry$written) && !(same && hex(charToRaw(plan)) == entry$plan))
     fail(where, " has a plan with another digest")
   entry
-}
-
-revived <- function(x) {
-  if (!is.list(x)) return(x)
-  if (setequal(names(x), "float")) return(c(inf = Inf, "-inf" = -Inf, nan = NaN)[[x$float]])
-  if (is.null(x$shape) || is.null(x$type)) return(lapply(x, revived))
-  if (x$type != "<f8") fail("the plan has an array of the type ", x$type)
-  flat <- if (is.null(x$base64)) vapply(x$values, function(one) as.numeric(revived(one)), 0)
-    else { bytes <- base64_decode(x$base64); readBin(bytes, "double", length(bytes) / 8, endian = "little") }
-  if (length(flat) != prod(unlist(x$shape))) fail("the plan has an array of another size than its shape")
-  if (length(x$shape) == 2) matrix(flat, x$shape[[1]], byrow = TRUE) else flat
 }
 
 audit <- function(policy, ...) cat(json(list(time = format(Sys.time(), "%Y-%m-%dT%H:%M:%OS3+00:00", tz = "UTC"), ...)),
@@ -265,7 +261,7 @@ run_study <- function(study, policy, board) {
   if (!identical(versions, VERSION))
     fail("all sites need accord ", VERSION, ", found ", paste(versions, collapse = ", "))
   keys <- tryCatch(fromJSON(state), error = function(e) fail("the keys of this site's masks are lost"))
-  if (study$coarse && is.null(keys$noise)) fail("the key of this site's noise is lost")
+  if (study$coarse && length(base64_decode(keys$noise %or% "")) != 32) fail("the key of this site's noise is lost")
   if (is.null(keys$keys)) {
     publics <- lapply(found, function(one) base64_decode(one$content$masks))
     if (anyDuplicated(publics) || keys$public != found[[policy$site]]$content$masks)
@@ -306,8 +302,7 @@ run_study <- function(study, policy, board) {
     found <- S$gather(NULL, function(plan, context) {
       if (identical(plan$what, "result")) return(NULL)
       if (study$coarse) plan <- (now <- asked_of(asked, plan, context))$plan
-      parts <- lapply(plan$parts,
-          function(part) revived(if (is.list(part) && !is.null(part$drawn)) part$points else part))
+      parts <- lapply(plan$parts, part_of)
       known <- if (study$coarse) setdiff(names(FUNCTIONS), "mean_expansion") else names(FUNCTIONS)
       if (!isTRUE(plan$what %in% known) ||
           !all(names(parts) %in% c(FUNCTIONS[[plan$what]], if (study$coarse) "radii"))) fail(
@@ -387,16 +382,25 @@ release <- function(study, policy, board, yes) {
     if (is.null(bytes) || !is.null(entry_at(board, step, policy$site))) next
     entry <- fromJSON(rawToChar(bytes[seq_len(which(bytes == as.raw(10))[1] - 1)]), simplifyVector = FALSE)
     cat(sprintf("step %d, %d bytes: %s\n", step, length(bytes), entry$what))
-    if (!any(HIDDEN %in% names(entry$content))) cat("  ", substr(json(entry$content), 1, 2000), "\n", sep = "")
+    shown <- json(entry$content)
+    if (!any(HIDDEN %in% names(entry$content)))
+      cat("  ", substr(shown, 1, LONGEST_SHOWN), if (nchar(shown) > LONGEST_SHOWN) " ...", "\n", sep = "")
     if (!yes) {
       cat("release? [y/N]: ")
       if (!any(tolower(trimws(readLines(input, 1L))) %in% c("y", "yes")))
         fail("nothing leaves ", policy$site, ". The same command asks again.")
     }
-    dir.create(dirname(entry_path(board, step, "x")), showWarnings = FALSE, recursive = TRUE)
-    new <- paste0(entry_path(board, step, policy$site), ".new")
-    writeBin(bytes, new)
-    file.rename(new, entry_path(board, step, policy$site))
+    path <- entry_path(board, step, policy$site)
+    dir.create(dirname(path), showWarnings = FALSE, recursive = TRUE)
+    # others can put links to files of this site into the shared folder
+    if (!Sys.readlink(dirname(path)) %in% c("", NA)) fail(dirname(path), " is a link to another folder")
+    new <- paste0(path, ".new")
+    unlink(new)
+    # x: only a new file
+    written <- tryCatch(file(new, "wxb"), error = function(e) fail("cannot write ", new))
+    writeBin(bytes, written)
+    close(written)
+    if (!file.rename(new, path)) fail("cannot write ", path)
   }
 }
 

@@ -15,6 +15,7 @@ from accord.data.collectives import sums_of
 from accord.federation import Entry, result
 from accord.federation.engine import CoarseStudyTotals
 from accord.federation.entry import digest_of, revived
+from accord.federation.exchange import Plan
 from accord.federation.keys import SiteMasks
 from accord.posterior.coarse import FLAG, Coder, Noise
 from accord.posterior.masks import integers_under_masks
@@ -470,12 +471,64 @@ def test_plans_that_a_site_cannot_answer_are_refused(at):
     refused(federation, "evaluates mean_expansion: a site with R evaluates only value_of")
 
 
+def twice_as_wide(parts):
+    """Other coordinates, beside those that sites with Python read."""
+    own = parts["coordinates"]
+    factor = {**own["factor"], "values": [2.0 * x for x in own["factor"]["values"]]}
+    parts["coordinates"] = own | {"drawn": [], "points": own | {"factor": factor}}
+
+
+def not_counted(parts):
+    """Drawn positions that look like none."""
+    drawn = [part for part in parts.values() if "drawn" in part]
+    for part in drawn:
+        part["shape"] = [0, 3]
+    assert drawn
+
+
+def beyond_a_nul_character(parts):
+    """Other drawn positions, under a key that R cuts to `points`. Sites with Python need no positions."""
+    for part in parts.values():
+        if "drawn" in part:
+            part["points\0"] = part.pop("points")
+
+
 @pytest.mark.slow
-def test_a_lost_key_of_the_noise_ends_the_study(at):
+@pytest.mark.parametrize(
+    ("change", "before_end", "message"),
+    [
+        (twice_as_wide, 4, "the plan has a part of another format"),
+        (not_counted, 2, "the plan has a part of another format"),
+        (beyond_a_nul_character, 2, "has a key twice or a NUL character"),
+    ],
+)
+def test_a_plan_that_r_and_python_would_read_in_different_ways_is_refused(
+    mixed, at, monkeypatch, change, before_end, message
+):
+    """Sites with Python take part in the plan, so that no other site would have to help the first one."""
+    step = len(list(mixed[0].board.folder.glob("step-*"))) - before_end
+    federation, usual = at(step), Plan.written
+
+    def written(self, *, with_points=False):
+        found = usual(self, with_points=with_points)
+        if self.parts:
+            change(found["parts"])
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Plan, "written", written)
+        federation.answer("north")
+    assert federation.answer("south").waits_for == (SITE,)
+    refused(federation, message)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [{}, {"noise": ""}, {"noise": "AAAA"}])
+def test_a_lost_key_of_the_noise_ends_the_study(at, lost):
     federation = at(PLANNED)
     path = federation.store(SITE).folder.parent / "masks.json"
     state = json.loads(path.read_text())
-    path.write_text(json.dumps({name: key for name, key in state.items() if name != "noise"}))
+    path.write_text(json.dumps({name: key for name, key in state.items() if name != "noise"} | lost))
     federation.answer("north")
     refused(federation, "the key of this site's noise is lost")
 

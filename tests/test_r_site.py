@@ -22,6 +22,7 @@ from accord.federation.check import check
 from accord.federation.document import hash_of
 from accord.federation.engine import prior_limit
 from accord.federation.entry import digest_of
+from accord.federation.keys import signature, text_of
 from accord.posterior.coordinates import Coordinates
 from accord.posterior.totals import Together
 from accord.samplers.by_sums.evaluations import (
@@ -651,6 +652,19 @@ def test_a_site_can_wait(begun):
             process.kill()
 
 
+def test_a_content_that_is_shown_in_part_ends_with_dots(begun):
+    words = "x".join(map(str, range(1000)))
+    rows = "".join(f"{50 + k},{words}{k % 2},{'yes' if k % 3 else 'no'}\n" for k in range(90))
+    (begun.folder / SITE / "rows.csv").write_text(f"age,ward,died\n{rows}")
+    shown = ""
+    for _ in range(3):
+        begun.answer("north")
+        begun.answer("south")
+        shown += site_in_r(begun, "answer", "--yes").stdout
+    (line,) = [line for line in shown.splitlines() if "0x1x2x3" in line]
+    assert line.endswith(" ...") and len(line) == 2 + 2000 + 4
+
+
 def test_damaged_entries_on_the_board(begun):
     begun.answer("north")
     text = begun.board.read(0, "north")
@@ -660,6 +674,47 @@ def test_damaged_entries_on_the_board(begun):
     own = begun.board.path(0, SITE)
     own.write_bytes(own.read_bytes().replace(b"west", b"East"))
     refused(begun, "the entry of west in step 0 is not the one that this site made")
+
+
+def test_an_entry_does_not_name_files_of_the_site(begun):
+    """A text that is a path or an address is no JSON, and nothing is opened."""
+    begun.answer("north")
+    line, signed = begun.board.read(0, "north").splitlines()
+    (begun.folder / "elsewhere.json").write_bytes(signed)
+    begun.board.write(0, "north", line + b"\n" + str(begun.folder / "elsewhere.json").encode() + b"\n")
+    refused(begun, "the entry of north in step 0 is not signed by north")
+
+
+def test_pipes_in_the_shared_folder_do_not_block(begun):
+    begun.board.path(0, "north").parent.mkdir(parents=True)
+    os.mkfifo(begun.board.path(0, "north"))
+    found = subprocess.run(words_of(begun, "answer", "--yes"), capture_output=True, text=True, check=False, timeout=60)
+    assert found.returncode == 0 and "step 0 waits for north, south" in found.stdout
+
+
+def test_links_in_the_shared_folder_are_not_followed(begun):
+    path = begun.board.path(0, SITE)
+    path.parent.mkdir(parents=True)
+    own = begun.folder / SITE / "rows.csv"
+    before = own.read_bytes()
+    path.with_name(f"{SITE}.json.new").symlink_to(own)
+    assert site_in_r(begun, "answer", "--yes").returncode == 0
+    assert own.read_bytes() == before and path.is_file() and not path.is_symlink()
+    path.unlink()
+    path.parent.rename(begun.folder / "elsewhere")
+    path.parent.symlink_to(begun.folder / "elsewhere")
+    refused(begun, f"{path.parent} is a link to another folder")
+
+
+@pytest.mark.parametrize("key", ["accord", "accord\\u0000x"])
+def test_an_entry_that_r_and_python_read_in_different_ways_is_refused(begun, key):
+    """R reads the first one of a key twice, and ends texts at NUL characters."""
+    begun.answer("north")
+    line = begun.board.read(0, "north").splitlines()[0].replace(b'"accord":', f'"{key}": "0", "accord":'.encode())
+    signed = {"signature": text_of(signature(begun.folder / "north" / "key", b"accord entry 1\n" + line))}
+    begun.board.write(0, "north", line + b"\n" + json.dumps(signed).encode() + b"\n")
+    assert begun.answer("south").waits_for == (SITE,)
+    refused(begun, "the entry of north in step 0 has a key twice or a NUL character")
 
 
 def test_offsets_count_as_positions(tmp_path):
