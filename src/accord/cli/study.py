@@ -73,6 +73,8 @@ def answer_command(
                 raise
             except KeyboardInterrupt:
                 raise KeyboardInterrupt("interrupted: the same command continues the study") from None
+            if found.reading is not None and any(board.read(step, own.site) is None for step in found.entries):
+                typer.echo(f"this site only: {found.reading}")
             new = _release(found.entries, document, board, own.site, yes=yes)
             if found.run is not None:
                 kept = own.folder / document.hash[:16] / "run.nc"
