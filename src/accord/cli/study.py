@@ -37,6 +37,11 @@ def check_command(study: _Study, policy: _Policy) -> None:
         found = check(document, own)
         columns = ", ".join(f"{name} ({kind})" for name, kind in found.kinds.items())
         typer.echo(f"study {document.hash}\n{own.site}: {found.rows} rows" + (f"; {columns}" if columns else ""))
+        if found.forecast is not None:
+            typer.echo(
+                f"forecast with as many rows at all sites: someone with all other rows of {own.site} knows the most "
+                f"exposed cell to about {found.forecast:.1g} standard deviations of its column"
+            )
         for text in found.perhaps:
             typer.echo(f"perhaps: with rows like these at all sites, {text}")
         for text in found.wrong:

@@ -1,22 +1,26 @@
 """The meter of a site: how accurately its answers so far show the cells of one row to someone who has all other rows.
 
 An answer is a sum over rows, so its derivatives with respect to the cells of row i depend on row i only. Let J be the
-derivatives of all numbers that the site has sent with respect to these cells, and W = 1 / variance of the noise that the
-site has added, rounding included. If all other rows are known, J' W J is the information about row i, and no unbiased
+derivatives of all numbers that the site has sent with respect to these cells, and W = 1 / variance of the noise that
+the site has added, rounding included. If all other rows are known, J' W J is the information about row i. No unbiased
 estimate of a cell has a smaller sd than the root of the diagonal of (J' W J)^-1 (Cramer-Rao). The unit of a cell is the
-sd of its column at this site. For a column with two values, the distance of these values is d' = sqrt(dv' W dv), with the
-difference dv of the answers to first order: d' <= 1 is hard to tell apart. (J' W J + I)^-1 is an estimate for an attacker
+sd of its column at this site. The two values of a column with two values differ by d' = sqrt(dv' W dv), where dv is the
+difference of the answers to first order. d' <= 1 is hard to tell apart. (J' W J + I)^-1 is an estimate for an attacker
 who also knows how the columns spread.
 
-The meter treats the numbers of this site as known to the attacker, as if masks did not help. It takes the truth as the
-position of the derivatives, so it describes small errors: a large sd only says that the answers show little. Cells are
-columns of the design matrix and of the response: two functions of one column count as two cells. It leaves out the sums
-for means, sds and quantiles, whose noise is about one row's number, and counts, which are exact. Each row of a model with
-effects of groups counts as a group of its own, which is an approximation. Models that are not formulas, Cox regressions
-and tables of merged rows are not measured.
+What the meter is not:
 
-Information adds up over steps and over studies. The account has the information of at most 1,000 rows, chosen by a keyed
-hash of the row, so that it holds for another version of the file with the same row.
+- It is no bound for every attacker. Derivatives are taken at the true rows, so it describes small errors. A large sd
+  only means that the answers show little.
+- It does not count on masks: the attacker has the numbers of this site.
+- Cells are columns of the design matrix and of the response. Two functions of one column count as two cells, although
+  an attacker knows that they belong together. A column with two values counts as known when other cells are judged.
+- It leaves out sums for means, sds and quantiles, whose noise is about one row's number, and counts, which are exact.
+- A row of a model with effects of groups counts as a group of its own, which is an approximation.
+- Models without a formula, Cox regressions and tables of merged rows are not measured, nor are sites with R.
+
+Information adds up over steps and over studies. The account has the information of at most 1,000 rows, chosen by a
+keyed hash of the row. Another version of the file with the same row has the same hash.
 """
 
 from __future__ import annotations
@@ -58,6 +62,10 @@ _POINTS = 128
 _NUMBERS = 2**22
 # Information that every direction has, relative to the trace of a row's information, so that it has an inverse.
 _NONE = 1e-12
+# Default draws of a chain of a study.
+_DRAWS = 1000
+# Default chains of a study.
+_CHAINS = 4
 # Points of a run before its last batch.
 _FIRST = 1000
 # Points of the last batch per draw.
@@ -414,8 +422,11 @@ def reading(studies: Sequence[Measured]) -> Reading:
     apart = np.sqrt(np.diagonal(total, axis1=1, axis2=2))[:, two]
     numbers = total[:, ~two][:, :, ~two]
     sds = [np.where(exact[:, ~two], 0.0, _sds(numbers + known * np.eye(numbers.shape[1]))) for known in (0.0, 1.0)]
-    figures = [float(f(found)) if found.size else np.inf for found in sds for f in (np.min, np.median)]
-    return Reading(*figures, float(np.inf if exact[:, two].any() else apart.max(initial=0.0)))
+    least, typical, least_known, typical_known = (
+        float(f(found)) if found.size else np.inf for found in sds for f in (np.min, np.median)
+    )
+    most = np.inf if exact[:, two].any() else float(apart.max(initial=0.0))
+    return Reading(least, typical, least_known, typical_known, most)
 
 
 def _sds(information: Float[np.ndarray, "row cell cell"]) -> Float[np.ndarray, "row cell"]:
@@ -468,6 +479,22 @@ class Meter:
         self.policy, self.study, self.account = policy, study, Account(policy.folder)
         self.fresh: Reading | None = None
 
+    def refusals(self, rows: int) -> list[str]:
+        """The reason to refuse a study with this number of rows at all sites, from public facts, or none."""
+        least, found = self.policy.disclosure, self.forecast(rows)
+        if least is None or found is None or found >= least:
+            return []
+        return [
+            f"{self.policy.site}: refused, its policy needs an sd of {least:g} for each cell (disclosure), and the "
+            f"answers of this study would leave about {found:.1g} to someone with all other rows"
+        ]
+
+    def forecast(self, rows: int) -> float | None:
+        """The least sd that the study will leave, from public facts. None for exact answers."""
+        run = self.study.run
+        draws = run.get("draws", _DRAWS) * run.get("chains", _CHAINS)
+        return forecast(len(self.study.sites), rows, draws) if self.study.coarse else None
+
     def reading(self) -> Reading | None:
         """The reading of the answers so far. None without one."""
         own = self.account.read(self.study.hash)
@@ -496,8 +523,8 @@ class Meter:
         found, least = self.account.reading(self.study.hash, own), self.policy.disclosure
         if least is not None and found.least < least:
             raise RefusedError(
-                f"{self.policy.site}: refused, someone with all other rows must not know a cell better than to "
-                f"{least:g} standard deviations of its column (disclosure), and with this answer it is {found.least:.2g}"
+                f"{self.policy.site}: refused, its policy needs an sd of {least:g} for each cell (disclosure), and "
+                f"this answer would leave {found.least:.2g} to someone with all other rows"
             )
         self.account.write(self.study.hash, own)
         self.fresh = found

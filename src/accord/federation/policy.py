@@ -188,8 +188,8 @@ class SitePolicy:
             )
         if not study.coarse and self.disclosure is not None:
             yield (
-                f"{self.site}: refused, exact answers (coarse = false) leave no uncertainty about a cell to someone with "
-                f"all other rows, and the policy needs {self.disclosure:g} standard deviations (disclosure)"
+                f"{self.site}: refused, its policy needs an sd of {self.disclosure:g} for each cell (disclosure), and "
+                "exact answers (coarse = false) leave none to someone with all other rows"
             )
         if self.identity is None:
             yield f"{self.site}: refused, its policy names no `identity` to sign its entries with"

@@ -16,6 +16,7 @@ from ..base.errors import DataError
 from ..data.policy import Policy
 from ..engines.silo.latents import keep
 from ..examine.report import report
+from ..models.regression import Regression
 from ..network import Network
 from ..posterior import Posterior
 from ..results.run import Run
@@ -113,6 +114,9 @@ def follow(
             with suppress(Pending, ValueError):
                 sums.refuse([f"{sums.exchange.site}: its file does not fit the model; the reason is in its audit file"])
         raise
+    if sums.meter is not None and isinstance(post, Regression):
+        if reasons := sums.meter.refusals(sum(post.agreed.rows)):
+            sums.refuse(reasons)
     # the size of the smallest group at other sites is unknown
     post = post.finely() if post.has_latents else post
     engine = StudyEngine(sums, noise)
