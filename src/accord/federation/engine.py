@@ -411,12 +411,13 @@ class CoarseStudyTotals(CoarseTotals):
         looked = sum(map(len, question.points))
         words = f"{' '.join(map(_described, functions))} With noise and rounded, at {counted(looked, 'position')}."
         first: Plan | None = None
+        last: Coder | None = None
 
         def send(wide: Coder, whole: Coder) -> np.ndarray:
-            nonlocal first
+            nonlocal first, last
 
             # a wider message is of the same positions as the first one, as it has the same noise
-            def own(adopted: Plan, before: Plan | None = first) -> np.ndarray:
+            def own(adopted: Plan, before: Plan | None = first, narrow: Coder | None = last) -> np.ndarray:
                 assert model is not None
                 plan = before or adopted
                 chosen = question._replace(
@@ -426,10 +427,15 @@ class CoarseStudyTotals(CoarseTotals):
                 )
                 with jax.enable_x64(True):
                     (part,) = chosen.answered(model.totals_here())
-                if sums.meter is not None and before is None:
-                    sums.meter.measure(model, sums.exchange.step, chosen, coder, part)
-                return wide.message(coder.noisy(part, self.noise_of(context)))
+                noisy = coder.noisy(part, self.noise_of(context))
+                if sums.meter is not None:
+                    sent = wide.unclipped(noisy)
+                    if narrow is not None:
+                        sent &= ~narrow.unclipped(noisy)
+                    sums.meter.measure(model, sums.exchange.step, chosen, coder, part, sent)
+                return wide.message(noisy)
 
+            last = wide
             if first is not None:
                 return sums.integers(Plan(f"{name}, wider, {self.sums}", {}), whole, 0, own, words)
             total = sums.integers(Plan(name, {**parts, **options, **points, **radii}), whole, looked, own, words)

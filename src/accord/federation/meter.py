@@ -39,12 +39,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from ..base.atomic import write_private
 from ..base.compiler import compiled
 from ..data.files import read_sheet
 from ..models.regression import Regression
+from ..models.tables import family_of
 from ..posterior import Posterior
 from ..posterior.coarse import Coder, Noise, Question
 from ..posterior.coordinates import Coordinates, place_shard
@@ -70,6 +71,10 @@ _CHAINS = 4
 _FIRST = 1000
 # Points of the last batch per draw.
 _PER_DRAW = 1.4
+# Families in which the slope of a row's log likelihood in the linear predictor is bounded.
+_BOUNDED = ("bernoulli", "binomial", "categorical", "ordinal")
+# Least sd that was measured in other families.
+_STEEP = 1e-6
 # Sd of the most exposed cell relative to a value's noise and spread, see `forecast`.
 _EXPOSED = 0.25
 
@@ -167,11 +172,12 @@ def _information(
     arguments: tuple[Any, ...],
     root: Float[Array, "point number"],
 ) -> Float[Array, "row cell cell"]:
-    """The information of numbers whose noise has the sds 1 / `root`."""
+    """The information of numbers whose noise has the sds 1 / `root`, without those with `root` 0."""
 
     def of_row(row: tuple[PyTree, Array]) -> Array:
         found = _derivatives(function, kept, relative, potential, place, *row, points, arguments)
-        scaled = (root[:, :, None] * found).reshape(-1, len(kept))
+        # derivatives of numbers that were clipped may be infinite
+        scaled = jnp.where(root[:, :, None] > 0.0, root[:, :, None] * found, 0.0).reshape(-1, len(kept))
         return scaled.T @ scaled
 
     return jax.lax.map(of_row, (rows, cells), batch_size=at_once)
@@ -213,7 +219,12 @@ def _information_of_mode(
 
 
 def information(
-    model: Posterior, cells: Cells, question: Question, coder: Coder, part: Float[np.ndarray, " number"]
+    model: Posterior,
+    cells: Cells,
+    question: Question,
+    coder: Coder,
+    part: Float[np.ndarray, " number"],
+    sent: Bool[np.ndarray, " number"],
 ) -> Float[np.ndarray, "row cell cell"]:
     """The information about the cells of each row, given all other rows, in the answer to a question.
 
@@ -227,8 +238,10 @@ def information(
         The question, and the coder of the answer, which has the sds of its noise.
     part
         The site's numbers.
+    sent
+        Which of them leave the site for the first time, and not clipped.
     """
-    precision = 1.0 / np.sqrt(coder.noise**2 + coder.grid**2 / 12.0)
+    precision = np.where(sent, 1.0 / np.sqrt(coder.noise**2 + coder.grid**2 / 12.0), 0.0)
     kept, values = tuple(map(int, cells.kept)), cells.values
     place: Coordinates | None = question.options.get("coordinates")
     total, begin = np.zeros((len(values), len(kept), len(kept))), 0
@@ -439,12 +452,15 @@ def _sds(information: Float[np.ndarray, "row cell cell"]) -> Float[np.ndarray, "
 # --- in a study ---
 
 
-def forecast(num_sites: int, rows: int, draws: int) -> float:
+def forecast(num_sites: int, rows: int, draws: int, *, bounded: bool) -> float:
     """The least sd of a cell that coarse answers leave, from public facts only, in sds of the column.
 
     A value at a point near the mode has about the information 1 / (rows sd^2) about a cell, with the sd of a site's
-    noise: the slope of a row's likelihood and the spread of the points cancel. The most exposed cell has about a fourth
-    of the resulting sd, as measured for logistic regressions with 90 to 6,000 rows and 3 to 10 columns.
+    noise: the slope of a row's likelihood and the spread of the points cancel. The most exposed cell has at least a
+    fourth of the resulting sd, as measured for logistic regressions with 90 to 5,000 rows and 3 to 12 columns.
+
+    In other families, the slope of a row's likelihood has no bound, and a single number far from the mode may show a
+    row. How far points are depends on rows, so the forecast is the least sd that was measured.
 
     Parameters
     ----------
@@ -454,7 +470,11 @@ def forecast(num_sites: int, rows: int, draws: int) -> float:
         Number of rows of all sites.
     draws
         Number of draws of all chains.
+    bounded
+        Whether the slope of a row's log likelihood in the linear predictor is bounded.
     """
+    if not bounded:
+        return _STEEP
     noise = float(Noise(num_sites, 1, rows).value(np.zeros(1))[0]) / num_sites**0.5
     return min(1.0, _EXPOSED * noise * (rows / (_FIRST + _PER_DRAW * draws)) ** 0.5)
 
@@ -493,15 +513,16 @@ class Meter:
         """The least sd that the study will leave, from public facts. None for exact answers."""
         run = self.study.run
         draws = run.get("draws", _DRAWS) * run.get("chains", _CHAINS)
-        return forecast(len(self.study.sites), rows, draws) if self.study.coarse else None
+        bounded = family_of(self.study.arguments.get("family", "normal")).name in _BOUNDED
+        return forecast(len(self.study.sites), rows, draws, bounded=bounded) if self.study.coarse else None
 
     def reading(self) -> Reading | None:
         """The reading of the answers so far. None without one."""
         own = self.account.read(self.study.hash)
         return None if own is None else self.account.reading(self.study.hash, own)
 
-    def measure(self, model: Posterior, step: int, question: Question, coder: Coder, part: np.ndarray) -> None:
-        """Add the answer of a step to the account.
+    def measure(self, model: Posterior, step: int, *answer: Any) -> None:
+        """Add the answer of a step to the account: `answer` has the other arguments of `information`.
 
         Raises
         ------
@@ -510,7 +531,7 @@ class Meter:
         """
         if (found := self._so_far(model)) is not None and found[0].step < step:
             own, cells, unit = found
-            more = information(model, cells, question, coder, part) * unit[:, None] * unit
+            more = information(model, cells, *answer) * unit[:, None] * unit
             self._add(own._replace(information=own.information + more, step=step))
 
     def exact(self, model: Posterior, step: int) -> None:
