@@ -199,7 +199,8 @@ def _information_of_mode(
 ) -> Float[Array, "row cell cell"]:
     """The information of `mode_of`: value at the start, H x - g and H at the site's own mode x.
 
-    x moves by -H^-1 times the derivatives of the row's gradient, and H with it.
+    x moves by -H^-1 times the derivatives of the row's gradient, and H with it. The site stops within a tenth of an sd
+    of its mode, which is neglected.
     """
     dim, upper = mode.size, np.triu_indices(mode.size)
 
