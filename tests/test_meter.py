@@ -294,7 +294,7 @@ def test_commands_show_the_numbers_of_the_site(coarse):
 
 @pytest.mark.parametrize(
     ("line", "text"),
-    [("disclosure = 0", "a finite number > 0"), ("disclosure = true", "type float"), ('disclosure = "a"', "type float")],
+    [("disclosure = 0", "a finite number > 0"), ("disclosure = true", "type float"), ('disclosure = "a"', "float")],
 )
 def test_a_wrong_key_of_a_policy_is_an_error(tmp_path, line, text):
     federation = Federation(tmp_path)

@@ -5,7 +5,7 @@ derivatives of all numbers that the site has sent with respect to these cells, a
 the site has added, rounding included. If all other rows are known, J' W J is the information about row i. No unbiased
 estimate of a cell has a smaller sd than the root of the diagonal of (J' W J)^-1 (Cramer-Rao). The unit of a cell is the
 sd of its column at this site. The two values of a column with two values differ by d' = sqrt(dv' W dv), where dv is the
-difference of the answers to first order. d' <= 1 is hard to tell apart. (J' W J + I)^-1 is an estimate for an attacker
+difference of the answers to first order. With d' <= 1, they look alike. (J' W J + I)^-1 is an estimate for an attacker
 who also knows how the columns spread.
 
 What the meter is not:
