@@ -4,7 +4,11 @@ The attacker knows more than a study reveals: the answers of the site without ma
 noise. He fits the cells by least squares, from the truth and from random starts. Errors are in sds of a column, for the
 best assignment of rows with equal responses.
 
+The last table is about an attacker who has all other rows of the site, and fits one row. It compares his errors with
+the meter (`accord.federation.meter`), which is the bound of their sds.
+
     python benchmarks/attacks.py [repetitions]
+    python benchmarks/attacks.py meter [repetitions]
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import numpy as np
 import scipy
 
 import accord
+from accord.federation import meter
 from accord.posterior.coarse import CoarseTotals
 
 # Variance of the prior of the coefficients.
@@ -52,8 +57,27 @@ class Answer(NamedTuple):
     sd: np.ndarray
 
 
-def run_of(rows: int, dim: int, seed: int, exact: bool) -> tuple[np.ndarray, np.ndarray, list[Answer]]:
-    """Rows and responses of the attacked site, and its answers in a run of all sites."""
+class Run(NamedTuple):
+    """A run of all sites.
+
+    Parameters
+    ----------
+    X, y
+        Rows and responses of the attacked site.
+    answers
+        Its answers.
+    information
+        Of each row's cells given all other rows, by the meter, (row, dim, dim).
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    answers: list[Answer]
+    information: np.ndarray
+
+
+def run_of(rows: int, dim: int, seed: int, exact: bool) -> Run:
+    """A run whose first site is attacked."""
     numbers = np.random.default_rng(seed)
     beta = numbers.normal(0.0, 1.0, dim)
 
@@ -62,17 +86,23 @@ def run_of(rows: int, dim: int, seed: int, exact: bool) -> tuple[np.ndarray, np.
         return X, (numbers.random(count) < 1.0 / (1.0 + np.exp(-X @ beta))).astype(float)
 
     shards = [shard(rows), *(shard(20 * dim) for _ in range(SITES - 1))]
+    post = accord.models.logistic_regression(shards, prior_variance=PRIOR)
+    alone, cells, information = post.alone(0), meter.Cells.of(shards[0]), np.zeros((rows, dim, dim))
     answers: list[Answer] = []
     usual = CoarseTotals._summed
 
     def recorded(self: Any, coder: Any, question: Any) -> Any:
         parts = question.answered(self.here)
-        found, _ = coder.rounded(coder.noisy(parts[0], numbers))
+        noisy = coder.noisy(parts[0], numbers)
+        found, _ = coder.rounded(noisy)
+        # columns of X come before the response
+        shown = meter.information(alone, cells, question, coder, parts[0], coder.unclipped(noisy))
+        information[:] += shown[:, :dim, :dim]
         half = np.left_shift(1, 8 * coder.width - 1)
         levels = np.where(found >= half, found - 2 * half, found)
         sent = levels * coder.grid - coder.added
         sd = np.sqrt(coder.noise**2 + coder.grid**2 / 12.0)
-        clipped = np.abs(levels) >= coder.most
+        clipped = ~coder.unclipped(noisy)
         if exact:
             sent, sd = parts[0], 1e-14 * (1.0 + np.abs(parts[0]))
         place = question.options["coordinates"]
@@ -97,7 +127,6 @@ def run_of(rows: int, dim: int, seed: int, exact: bool) -> tuple[np.ndarray, np.
 
     CoarseTotals._summed = recorded
     try:
-        post = accord.models.logistic_regression(shards, prior_variance=PRIOR)
         accord.sample(
             post,
             accord.Network.star(SITES),
@@ -108,7 +137,7 @@ def run_of(rows: int, dim: int, seed: int, exact: bool) -> tuple[np.ndarray, np.
         )
     finally:
         CoarseTotals._summed = usual
-    return *shards[0], answers
+    return Run(*shards[0], answers, information)
 
 
 def predicted(X: jax.Array, y: np.ndarray, answers: list[Answer]) -> jax.Array:
@@ -200,16 +229,56 @@ def attack(X: np.ndarray, y: np.ndarray, answers: list[Answer], seed: int, fits:
     }
 
 
+def errors_of_rows(run: Run, seed: int) -> np.ndarray:
+    """Errors of an attacker who has all other rows and fits one row after another by least squares, (row, dim)."""
+    observed = np.concatenate([(one.numbers / one.sd).ravel() for one in run.answers])
+    model = jax.jit(lambda x, row: predicted(jnp.asarray(run.X).at[row].set(x), run.y, run.answers))
+    slope, numbers = jax.jit(jax.jacfwd(model)), np.random.default_rng(seed)
+    found = [
+        scipy.optimize.least_squares(
+            lambda x, row=row: np.asarray(model(x, row)) - observed,
+            true + 0.1 * numbers.standard_normal(true.size),
+            jac=lambda x, row=row: np.asarray(slope(x, row)),
+            max_nfev=30,
+        ).x
+        for row, true in enumerate(run.X)
+    ]
+    return np.array(found) - run.X
+
+
+def against_the_meter(rows: int, dim: int, seeds: range) -> tuple[np.ndarray, np.ndarray]:
+    """Sds of cells by the meter, and errors of the attacker divided by them, (run, row, dim)."""
+    runs = [run_of(rows, dim, seed, exact=False) for seed in seeds]
+    sds = np.sqrt([np.diagonal(np.linalg.inv(run.information), axis1=1, axis2=2) for run in runs])
+    return sds, np.array([errors_of_rows(run, seed) for seed, run in zip(seeds, runs, strict=True)]) / sds
+
+
+def table_of_the_meter(repetitions: int) -> None:
+    """Print sds by the meter, and the attacker's root mean square error relative to them, with its standard error."""
+    for dim in (3, 6):
+        for rows in (8, 20, 50):
+            sds, off = against_the_meter(rows, dim, range(repetitions))
+            squares = np.square(off).mean(axis=(1, 2))
+            rms, error = squares.mean() ** 0.5, squares.std(ddof=1) / (2.0 * squares.mean() ** 0.5 * repetitions**0.5)
+            shown = f"{np.median(sds):.2g} / {np.median(sds.min(axis=(1, 2))):.2g}"
+            print(
+                f"meter d {dim} n {rows}: {shown}; attacker's error in these sds {rms:.2f} +- {error:.2f}", flush=True
+            )
+
+
 def main() -> None:
-    repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     jax.config.update("jax_enable_x64", True)
+    if sys.argv[1:2] == ["meter"]:
+        table_of_the_meter(int(sys.argv[2]) if len(sys.argv) > 2 else 20)
+        return
+    repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     print("sds of a column; median cell / most exposed cell, median over runs")
     for exact in (True, False):
         for dim in (3, 6):
             for rows in (8, 20, 50):
                 all_found = []
                 for seed in range(repetitions):
-                    X, y, answers = run_of(rows, dim, seed, exact)
+                    X, y, answers, _ = run_of(rows, dim, seed, exact)
                     all_found.append(attack(X, y, answers, seed, not exact))
                 shown = {key: np.median([one[key] for one in all_found]) for key in all_found[0]}
                 names = dict.fromkeys(key.rsplit(" ", 1)[0] for key in shown)

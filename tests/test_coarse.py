@@ -376,9 +376,9 @@ def test_means_sds_and_evidence_have_no_bias_over_200_repetitions(make):
 def test_noise_hides_cells_from_a_passive_attacker():
     """The attacker sees the answers of one site and all responses. Exact answers give the cells away."""
     with jax.enable_x64(True):
-        X, y, answers = attacks.run_of(8, 3, 0, exact=True)
+        X, y, answers, _ = attacks.run_of(8, 3, 0, exact=True)
         exact = attacks.attack(X, y, answers, 0, fits=False)
-        X, y, answers = attacks.run_of(8, 3, 0, exact=False)
+        X, y, answers, _ = attacks.run_of(8, 3, 0, exact=False)
         found = attacks.attack(X, y, answers, 0, fits=True)
     assert exact["bound median"] < 1e-12
     assert found["bound median"] > 0.1 and found["bound least"] > 0.03

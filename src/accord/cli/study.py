@@ -37,6 +37,11 @@ def check_command(study: _Study, policy: _Policy) -> None:
         found = check(document, own)
         columns = ", ".join(f"{name} ({kind})" for name, kind in found.kinds.items())
         typer.echo(f"study {document.hash}\n{own.site}: {found.rows} rows" + (f"; {columns}" if columns else ""))
+        if found.forecast is not None:
+            typer.echo(
+                f"forecast with as many rows at all sites: someone with all other rows of {own.site} knows the most "
+                f"exposed cell to about {found.forecast:.1g} standard deviations of its column"
+            )
         for text in found.perhaps:
             typer.echo(f"perhaps: with rows like these at all sites, {text}")
         for text in found.wrong:
@@ -73,6 +78,8 @@ def answer_command(
                 raise
             except KeyboardInterrupt:
                 raise KeyboardInterrupt("interrupted: the same command continues the study") from None
+            if found.reading is not None and any(board.read(step, own.site) is None for step in found.entries):
+                typer.echo(f"this site only: {found.reading}")
             new = _release(found.entries, document, board, own.site, yes=yes)
             if found.run is not None:
                 kept = own.folder / document.hash[:16] / "run.nc"

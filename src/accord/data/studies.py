@@ -95,6 +95,8 @@ class Study:
         The policy of each of these sites.
     ones : dict of tuple of str
         For each column in `positive`, the texts that are coded as 1.
+    lines : tuple of sequences of int
+        For each of these sites, the lines of its rows in the file.
     """
 
     meeting: SiteCollectives
@@ -102,6 +104,7 @@ class Study:
     agreed: Agreed
     policies: tuple[Policy, ...]
     ones: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    lines: tuple[Sequence[int], ...] = ()
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -577,7 +580,8 @@ def _met(
         kinds, tables = filled(kinds, tables, agreed)
         agreed = with_counts(agree(meeting, kinds, tables, dropped, floors=False), agreed)
     ones = {name: words for name, words in wanted.rules.positive.items() if name in kinds}
-    return Study(meeting, tuple(map(_frame, tables)), agreed, tuple(table.policy for table in tables), ones)
+    policies, lines = tuple(table.policy for table in tables), tuple(table.lines for table in tables)
+    return Study(meeting, tuple(map(_frame, tables)), agreed, policies, ones, lines)
 
 
 def _unusable(agreed: Agreed, constant: Container[str]) -> list[str]:

@@ -10,6 +10,7 @@ from ..data.collectives import Pending, Question, ReplayCollectives
 from ..data.files import read_sheet
 from .document import StudyDocument
 from .keys import is_signed, signature
+from .meter import Meter
 from .policy import SitePolicy
 from .program import absent_column
 
@@ -28,12 +29,16 @@ class Checked:
         Problems that prevent the study at this site.
     perhaps
         Problems that prevent it if all other sites have rows like this one.
+    forecast
+        The least sd of a cell that the study leaves to someone with all other rows, if all sites have as many rows, see
+        `accord.federation.meter`. None if it is not known.
     """
 
     rows: int = 0
     kinds: dict[str, str] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     perhaps: list[str] = field(default_factory=list)
+    forecast: float | None = None
 
 
 def check(study: StudyDocument, policy: SitePolicy) -> Checked:
@@ -51,6 +56,10 @@ def check(study: StudyDocument, policy: SitePolicy) -> Checked:
     found.wrong += [absent_column(policy.data.name, name, near) for name, near in absent.items()]
     if not absent and policy.site in study.sites:
         _make_model(study, policy, found)
+    if study.module is None and study.coarse:
+        meter, rows = Meter(policy, study), found.rows * len(study.sites)
+        found.forecast = meter.forecast(rows)
+        found.perhaps += meter.refusals(rows)
     return found
 
 

@@ -30,6 +30,7 @@ from . import figures
 from .entry import plain
 from .exchange import Exchange, Plan
 from .keys import SiteMasks, bytes_of, text_of
+from .meter import Meter
 
 # Returns a site's generator of noise for a context.
 NoiseOf = Callable[[str], Normals]
@@ -59,6 +60,8 @@ class SumExchange:
         Called with the number of positions before this site evaluates its rows there.
     log
         Called with problems of this site's cells and their lines, which no other site gets.
+    meter
+        Measures this site's answers before they leave. None: answers are not measured.
     """
 
     def __init__(
@@ -68,9 +71,10 @@ class SumExchange:
         masked: bool,
         count_points: Callable[[int], None] = lambda points: None,
         log: Callable[[str], None] = lambda text: None,
+        meter: Meter | None = None,
     ) -> None:
         self.exchange, self.masks, self.masked, self.count_points = exchange, masks, masked, count_points
-        self.log = log
+        self.log, self.meter = log, meter
         if masked:
             require_masks(len(exchange.sites))
 
@@ -361,6 +365,8 @@ class StudyTotals:
                 more["points"] = chosen if several else chosen[0]
             with jax.enable_x64(True):
                 found = jax.tree.leaves(model.totals_here().each(function, *given(plan), **more))
+            if self.sums.meter is not None:
+                self.sums.meter.exact(model, self.sums.exchange.step)
             return [np.asarray(leaf)[0] for leaf in found], None
 
         plan = Plan(_name(function), {**parts, **options, **points})
@@ -405,12 +411,13 @@ class CoarseStudyTotals(CoarseTotals):
         looked = sum(map(len, question.points))
         words = f"{' '.join(map(_described, functions))} With noise and rounded, at {counted(looked, 'position')}."
         first: Plan | None = None
+        last: Coder | None = None
 
         def send(wide: Coder, whole: Coder) -> np.ndarray:
-            nonlocal first
+            nonlocal first, last
 
             # a wider message is of the same positions as the first one, as it has the same noise
-            def own(adopted: Plan, before: Plan | None = first) -> np.ndarray:
+            def own(adopted: Plan, before: Plan | None = first, narrow: Coder | None = last) -> np.ndarray:
                 assert model is not None
                 plan = before or adopted
                 chosen = question._replace(
@@ -420,8 +427,15 @@ class CoarseStudyTotals(CoarseTotals):
                 )
                 with jax.enable_x64(True):
                     (part,) = chosen.answered(model.totals_here())
-                return wide.message(coder.noisy(part, self.noise_of(context)))
+                noisy = coder.noisy(part, self.noise_of(context))
+                if sums.meter is not None:
+                    sent = wide.unclipped(noisy)
+                    if narrow is not None:
+                        sent &= ~narrow.unclipped(noisy)
+                    sums.meter.measure(model, sums.exchange.step, chosen, coder, part, sent)
+                return wide.message(noisy)
 
+            last = wide
             if first is not None:
                 return sums.integers(Plan(f"{name}, wider, {self.sums}", {}), whole, 0, own, words)
             total = sums.integers(Plan(name, {**parts, **options, **points, **radii}), whole, looked, own, words)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..base.checks import whole_number
+from ..base.checks import positive, whole_number
 from ..base.errors import DataError, nearest, unknown_name_error
 from ..data.files import read_sheet
 from ..data.policy import Policy
@@ -46,6 +46,9 @@ class SitePolicy:
         Studies of more sites have masks.
     exact
         Whether studies may have exact answers, `coarse = false`. Sums of exact numbers reveal rows of small sites.
+    disclosure
+        The least sd of a cell that answers may leave to someone with all other rows, in sds of its column, see
+        `accord.federation.meter`. None, the default: answers are measured and not refused.
     identity
         File with the private key of the site, which signs its entries, see `accord study key`.
     peers
@@ -64,6 +67,7 @@ class SitePolicy:
     points: int = 1_000_000
     own_numbers: bool = False
     exact: bool = False
+    disclosure: float | None = None
     identity: Path | None = None
     peers: dict[str, str] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
@@ -89,9 +93,11 @@ class SitePolicy:
     def _of(cls, found: dict[str, Any], folder: Path) -> SitePolicy:
         kinds = {
             "site": str, "data": str, "folder": str, "studies": list, "columns": list, "points": int,
-            "own_numbers": bool, "exact": bool, "identity": str, "peers": dict, "modules": dict,
+            "own_numbers": bool, "exact": bool, "disclosure": float, "identity": str, "peers": dict, "modules": dict,
         }  # fmt: skip
         floors = Policy(**{name: found.pop(name) for name in _FLOORS if name in found})
+        if type(found.get("disclosure")) is int:
+            found["disclosure"] = float(found["disclosure"])
         for name, value in found.items():
             if name not in kinds:
                 raise unknown_name_error("key", name, [*kinds, *_FLOORS])
@@ -125,6 +131,7 @@ class SitePolicy:
         if found["folder"].exists() and not found["folder"].is_dir():
             raise ValueError(f"folder is {found['folder']}, which is a file")
         whole_number("points", found.get("points", 1), 1)
+        positive("disclosure", found.get("disclosure", 1.0))
         return cls(**found, floors=floors)
 
     def _header(self, study: StudyDocument) -> set[str]:
@@ -178,6 +185,11 @@ class SitePolicy:
             yield (
                 f"{self.site}: refused, the study has exact answers (coarse = false), which reveal more of its rows, "
                 "and the policy does not allow that by `exact`"
+            )
+        if not study.coarse and self.disclosure is not None:
+            yield (
+                f"{self.site}: refused, its policy needs an sd of {self.disclosure:g} for each cell (disclosure), and "
+                "exact answers (coarse = false) leave none to someone with all other rows"
             )
         if self.identity is None:
             yield f"{self.site}: refused, its policy names no `identity` to sign its entries with"

@@ -16,6 +16,7 @@ from ..base.errors import DataError
 from ..data.policy import Policy
 from ..engines.silo.latents import keep
 from ..examine.report import report
+from ..models.regression import Regression
 from ..network import Network
 from ..posterior import Posterior
 from ..results.run import Run
@@ -26,6 +27,7 @@ from .engine import NoiseOf, StudyCollectives, StudyEngine, SumExchange, prior_l
 from .entry import HIDDEN, Entry, ForgedError
 from .exchange import EntryFolder, Exchange, Pending, Plan, prepared
 from .keys import SiteMasks, alone, digest, secret_noise
+from .meter import Meter, Reading
 from .policy import RefusedError, SitePolicy
 
 # Largest number of characters of an error in the audit file.
@@ -58,6 +60,8 @@ class Progress:
         The sites whose entries of this step the site has.
     run
         The run, if the study is finished.
+    reading
+        What this site's answers show of one row, over all studies. None if nothing was measured.
     """
 
     step: int
@@ -65,6 +69,7 @@ class Progress:
     entries: dict[int, bytes]
     has: tuple[str, ...] = ()
     run: Run | None = None
+    reading: Reading | None = None
 
 
 def follow(
@@ -109,6 +114,9 @@ def follow(
             with suppress(Pending, ValueError):
                 sums.refuse([f"{sums.exchange.site}: its file does not fit the model; the reason is in its audit file"])
         raise
+    if sums.meter is not None and isinstance(post, Regression):
+        if reasons := sums.meter.refusals(sum(post.agreed.rows)):
+            sums.refuse(reasons)
     # the size of the smallest group at other sites is unknown
     post = post.finely() if post.has_latents else post
     engine = StudyEngine(sums, noise)
@@ -206,7 +214,7 @@ class Site:
         entries: Mapping[tuple[int, str], bytes],
         progress: bool | None,
     ) -> Progress:
-        policy = self.policy
+        policy, meter = self.policy, Meter(self.policy, study)
 
         def made(entry: Entry, text: bytes) -> None:
             # entries of step 0 have keys only
@@ -216,6 +224,8 @@ class Site:
             noted = {"step": entry.step, "what": entry.what, "bytes": len(text), "hash": digest(text)}
             if entry.step == 1:
                 noted |= self._absent(study)
+            if meter.fresh is not None:
+                noted["disclosure"], meter.fresh = meter.fresh.rounded, None
             # numbers of sums stay in the entry, which the site's folder has
             if not (isinstance(entry.content, dict) and entry.content.keys() & HIDDEN):
                 noted["sent"] = entry.content
@@ -237,7 +247,7 @@ class Site:
         exchange.take({(step, site): text for (step, site), text in entries.items() if site != policy.site})
         self._require_own(store, entries)
         masks = SiteMasks(folder) if study.masks else None
-        sums = SumExchange(exchange, masks, study.masks, count_points, self.log)
+        sums = SumExchange(exchange, masks, study.masks, count_points, self.log, meter)
         try:
             run, post, engine = follow(study, sums, policy.data, policy.floors, partial(secret_noise, folder), progress)
             self._keep(study, folder, run, post.alone(*exchange.here))
@@ -245,8 +255,8 @@ class Site:
                 report(run, folder / _REPORT, post, _network(study), sites=study.sites, engine=engine)
         except Pending as stop:
             has = tuple(site for site in study.sites if site not in stop.sites and store.read(stop.step, site))
-            return Progress(stop.step, stop.sites, self._own(store), has)
-        return Progress(exchange.step, (), self._own(store), run=run)
+            return Progress(stop.step, stop.sites, self._own(store), has, reading=meter.reading())
+        return Progress(exchange.step, (), self._own(store), run=run, reading=meter.reading())
 
     def _own(self, store: EntryFolder) -> dict[int, bytes]:
         return {step: text for (step, _), text in store.all([self.policy.site]).items()}

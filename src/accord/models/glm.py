@@ -217,6 +217,7 @@ def glm(
         family=chosen,
         agreed=study.agreed,
         priors=shown,
+        lines=study.lines,
         info=_info(formula, chosen, shown, study, names, shards, _with_moments(names, found, spread)),
     )
     if nodes is not None:

@@ -78,6 +78,8 @@ class Regression(Posterior):
         The prior of each parameter.
     agreed : Agreed
         The columns, levels and row counts that all sites share.
+    lines : tuple of sequences of int
+        For each site whose table was here, the lines of its rows in the file.
     """
 
     def __init__(
@@ -88,8 +90,10 @@ class Regression(Posterior):
         priors: Priors,
         agreed: Agreed,
         info: ModelInfo,
+        lines: tuple[Sequence[int], ...] = (),
         **options: Any,
     ) -> None:
+        self.lines = lines
         self.formula, self.family, self.priors, self.agreed = formula, family, priors, agreed
         super().__init__(*arguments, **options)
         self.info = info

@@ -18,7 +18,7 @@ from math import floor, log10
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 
 from ..base.counters import Normals
 from .coordinates import Coordinates
@@ -140,6 +140,13 @@ class Coder(NamedTuple):
         lost[self.first[(low | (noisy / self.grid > most)) & ~self.value]] = True
         levels = np.where(lost & self.value, most, levels)
         return levels.astype(np.int64) & self.mask, clipped
+
+    def unclipped(self, noisy: Float[np.ndarray, " number"]) -> Bool[np.ndarray, " number"]:
+        """Whether the integer of each noisy number shows the number. A value clipped for its gradient does not."""
+        inside = np.abs(np.rint(noisy / self.grid)) < self.most
+        whole = np.ones(noisy.size, bool)
+        whole[self.first[~inside]] = False
+        return inside & (whole | ~self.value)
 
     def message(self, noisy: Float[np.ndarray, " number"]) -> Int64[np.ndarray, " number"]:
         """Noisy numbers as integers mod 2^(8 width), then 1 if one was clipped that must not be, else 0."""
