@@ -71,6 +71,7 @@ def test_information_agrees_with_finite_differences(monkeypatch):
             np.testing.assert_allclose(own, expected, rtol=close, atol=close * np.abs(expected).max())
 
 
+@pytest.mark.long
 def test_attackers_are_not_better_than_the_meter():
     """`benchmarks/attacks.py meter` has 8 to 50 rows and 3 and 6 columns."""
     with jax.enable_x64(True):
@@ -217,6 +218,7 @@ def second(coarse, tmp_path):
     return make
 
 
+@pytest.mark.long
 def test_two_studies_on_the_same_rows_add_up(coarse, second):
     before, after = coarse[0], second()
     account = Account(after.policy("south").folder)
@@ -227,6 +229,7 @@ def test_two_studies_on_the_same_rows_add_up(coarse, second):
     assert both == pytest.approx(meter.reading([own, first]))
 
 
+@pytest.mark.long
 def test_a_changed_row_keeps_the_account_of_the_other_rows(coarse, second):
     after = second(lambda text: re.sub(r"\n[^,]*,", "\n51.125,", text, count=1))
     account = Account(after.policy("south").folder)
@@ -242,6 +245,7 @@ def test_exact_answers_are_refused(tmp_path):
     assert not federation.store("south").all(["south"])
 
 
+@pytest.mark.long
 def test_exact_answers_leave_nothing(tmp_path):
     federation = Federation(tmp_path, STUDY)
     federation.run(until=8)

@@ -257,7 +257,7 @@ def test_textbook_models_match_pooled_nuts(make):
     """Means within 0.03 sds and sds within 2%, for parameters and local latents."""
     book = make()
     post = accord.from_numpyro(book.model, book.shards, local=book.local)
-    run = accord.sample(post, accord.Network.complete(post.num_agents), draws=20_000)
+    run = accord.sample(post, accord.Network.complete(post.num_agents), draws=10_000)
     assert run.certificate.holds and run.settings["method"].startswith("Importance")
     found, start = {}, 0
     for name, shape in run.variables:
@@ -266,7 +266,7 @@ def test_textbook_models_match_pooled_nuts(make):
         start += count
     local = accord.latents(run, post, accord.Network.complete(post.num_agents)) if book.local else {}
     for name in local[0] if local else ():
-        found[name] = np.concatenate([own[name].reshape(80_000, -1) for own in local.values()], axis=1)
+        found[name] = np.concatenate([own[name].reshape(40_000, -1) for own in local.values()], axis=1)
     for name, expected in NUTS[make.__name__].items():
         mean, sd, effective = (np.atleast_1d(expected[key]) for key in ("mean", "sd", "effective"))
         # the largest of many differences has Monte Carlo error of both runs

@@ -176,7 +176,8 @@ def briefly(monkeypatch):
     monkeypatch.setattr(private, "_REPLICATES", 40)
 
 
-@pytest.mark.parametrize("agents", [1, 3])
+@pytest.mark.parametrize("agents", [3, 1])
+@pytest.mark.long_from(1)
 def test_draws_are_near_the_posterior_and_wider(agents, briefly):
     post, network = logistic(8000, agents), accord.Network.complete(agents)
     engine = MASKED if agents > 2 else "local"
