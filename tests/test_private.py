@@ -9,6 +9,7 @@ from scipy.special import expit
 import accord
 from accord.posterior.coarse import CoarseTotals, Noise
 from accord.posterior.coordinates import Coordinates
+from accord.posterior.masks import integers_under_masks
 from accord.posterior.totals import TotalsHere
 from accord.samplers import Importance, Private
 from accord.samplers.by_sums import private
@@ -140,7 +141,7 @@ def test_noise_has_the_law_of_its_plan(agents, masks):
     with jax.enable_x64(True):
         here = post.totals_here()
         exact = np.asarray(here(clipped_newton, step.radius, step.weight, points=np.zeros((1, 4)), coordinates=place))
-        totals = CoarseTotals(here, Noise(agents, 4, 60), masks=())
+        totals = CoarseTotals(here, Noise(agents, 4, 60), [np.random.default_rng(k) for k in range(agents)])
         coder = private._coder(agents, step, 4)
         options = {"points": np.zeros((1, 4)), "coordinates": place, "coder": coder}
         found = np.concatenate(
@@ -165,6 +166,20 @@ def test_colluding_agents_leave_the_noise_that_epsilon_needs():
             excess = method._budget(job).excess
             # variance of the honest agents' noise
             assert excess**2 * (agents - colluding) / agents >= 1.0 - 1e-12
+
+
+def test_agents_without_masks_add_all_of_the_noise_each():
+    method = Private(epsilon=1.0, ranges=RANGES, colluding=0)
+    job = accord.samplers.session.Job(logistic(60, 2), accord.Network.complete(2))
+    # the other agent receives one message in the clear
+    assert method._budget(job).excess ** 2 / 2 >= 1.0 - 1e-12
+
+
+def test_masks_hide_all_bits_of_wide_numbers():
+    coder = private._coder(3, step_of(np.zeros(40), 0.3, 1.02), 40)
+    masked = integers_under_masks(np.zeros_like(coder.mask), coder.mask, 0, {1: b"a" * 32, 2: b"b" * 32}, 1)
+    bits = (masked[:, None] >> np.arange(8 * private._WIDTH)) & 1
+    assert np.abs(bits.mean(axis=0) - 0.5).max() < 5.0 * 0.5 / len(masked) ** 0.5
 
 
 # --- draws ---
@@ -226,6 +241,17 @@ def intervals(studies, count, dim, epsilon, answered=private._answered):
     return np.array(inside)
 
 
+def test_a_large_correction_for_curvature_fails_the_certificate():
+    random = np.random.default_rng(0)
+    x = np.column_stack([np.ones(20_000), random.uniform(-1.0, 1.0, 20_000)])
+    prior, step = (np.zeros(2), np.eye(2) / 6.25), step_of(np.zeros(2), 0.3, 1.8)
+    for truth, holds in ([-0.5, 0.5], True), ([-5.0, 0.5], False):
+        y = (random.random(20_000) < expit(x @ truth)).astype(float)
+        releases = [private.Release(np.zeros(2), *private._answered(x, y, random, np.zeros(2), step), *step[2:])]
+        check = private._straight(private.given_releases(releases, prior, random))
+        assert check.holds is holds and "correction for curvature" in check.text
+
+
 @pytest.mark.parametrize(("count", "dim", "epsilon"), [(5000, 5, 1.0), (2000, 3, 0.8), (5000, 15, 3.0)])
 @pytest.mark.long
 def test_intervals_cover(count, dim, epsilon):
@@ -242,6 +268,19 @@ def test_intervals_do_not_cover_if_the_noise_is_larger_than_planned():
 
 
 # --- refusals ---
+
+
+def test_narrow_priors_are_not_refused():
+    budget = Budget(strength(1.0, 1e-6), 1.0)
+    assert private._likely(budget, 5000, 100.0 * np.eye(3)).share > 0.85
+
+
+def test_queries_of_rows_are_refused_after_a_private_run(briefly):
+    post, network = logistic(2000, 1), accord.Network.complete(1)
+    run = accord.sample(post, network, Private(epsilon=3.0, ranges=RANGES), draws=50)
+    for query in (accord.loo, accord.predictive_check, accord.log_likelihood):
+        with pytest.raises(ValueError, match=r"the guarantee of Private\(\) would not hold"):
+            query(run, post, network)
 
 
 def test_studies_whose_intervals_do_not_cover_are_refused_before_a_sum(monkeypatch):
@@ -277,10 +316,15 @@ def test_a_run_whose_simulated_intervals_do_not_cover_is_not_certified(monkeypat
         ({"epsilon": 1.0, "colluding": -1}, "colluding must be"),
         ({"epsilon": 1.0, "ranges": {"x": (2, 1)}}, "ranges: x needs a lowest and a highest value"),
         ({"epsilon": 1.0, "ranges": {"x": (0, float("inf"))}}, "ranges: x needs"),
+        ({"epsilon": 1.0, "ranges": {"x": (-1e308, 1e308)}}, "ranges: x needs"),
+        ({"epsilon": 1.0, "ranges": {"x": "01"}}, "ranges: x needs"),
+        ({"epsilon": 1.0, "ranges": {"x": 1}}, "ranges: x needs"),
+        ({"epsilon": 1.0, "ranges": {"x": (0, 1, 2)}}, "ranges: x needs"),
+        ({"epsilon": 1.0, "ranges": [(0, 1)]}, "ranges must be a dict of pairs by name, found list"),
     ],
 )
 def test_wrong_options_raise(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         Private(**options)
 
 
@@ -293,6 +337,10 @@ def test_impossible_runs_raise_before_a_sum():
 
     method = Private(epsilon=1.0, ranges=RANGES)
     refused("needs masks", method, engine="local")
+    refused('needs engine="local"', method, engine="mesh")
+    elsewhere = accord.engines.Local(masks=True)
+    object.__setattr__(elsewhere, "whole", True)
+    refused('needs engine="local"', method, engine=elsewhere)
     refused("ranges has no entry for x", Private(epsilon=1.0, ranges={k: v for k, v in RANGES.items() if k != "x"}))
     refused("ag", Private(epsilon=1.0, ranges={**RANGES, "agee": (0, 1)}))
     refused("needs an intercept", Private(epsilon=1.0, ranges={**RANGES, "intercept": (0, 1)}))

@@ -29,6 +29,11 @@ COARSE = (
     "No numbers of the sites: this run has coarse answers, and exact sums at its points would reveal what their noise "
     "hides. Sample without coarse=True if all sites agree"
 )
+# The same after a run with `Private`.
+PRIVATE = (
+    "No numbers of the rows: they have no noise, so the guarantee of Private() would not hold. Sample with another "
+    "method if all sites agree"
+)
 # Largest relative difference between a stored log density and the agents' sum.
 _APART = 1e-6
 # Relative rounding error of a log density.
@@ -91,6 +96,8 @@ def agents_of(
     """
     require_types(run, post, network)
     builder = engine_of(engine)
+    if "private" in run.settings:
+        raise ValueError(PRIVATE)
     if run.settings.get("coarse") or is_coarse(builder):
         raise ValueError(COARSE)
     masks = bool(run.settings.get("masks")) or builder.masks

@@ -148,7 +148,7 @@ class Masks:
     def masked_integers(self, count: int, integers: np.ndarray, largest: np.ndarray) -> np.ndarray:
         """The agent's integers plus its masks, mod `largest` + 1, shape (number,).
 
-        `count` and errors are as in `masked`, with which no count may be shared. Moduli are powers of 2, at most 2^32.
+        `count` and errors are as in `masked`, with which no count may be shared. Moduli are powers of 2, at most 2^63.
         """
         self._use(count)
         return integers_under_masks(integers, largest, self.agent, self._keys, count)
@@ -222,10 +222,14 @@ def fingerprint(publics: Sequence[bytes]) -> str:
 def integers_under_masks(
     integers: np.ndarray, largest: np.ndarray, agent: int, keys: Mapping[int, bytes], count: int
 ) -> np.ndarray:
-    """An agent's integers plus masks, mod `largest` + 1, a power of 2 up to 2^32. As `under_masks` otherwise."""
-    found = integers.astype(np.int64)
+    """An agent's integers plus masks, mod `largest` + 1, a power of 2 up to 2^63. As `under_masks` otherwise.
+
+    Masks have 32 bits, or 64 bits if a modulus is larger than 2^32.
+    """
+    found, wide = integers.astype(np.int64), bool(np.max(largest) >= 2**32)
+    length = -(-integers.size // (2 if wide else 4))
     for other, key in keys.items():
-        stream = _keystream(key, count, -(-integers.size // 4)).ravel().view(np.uint32)[: integers.size]
+        stream = _keystream(key, count, length).ravel().view(np.uint64 if wide else np.uint32)[: integers.size]
         own = stream.astype(np.int64) & largest
         found = (found + own if agent < other else found - own) & largest
     return found

@@ -118,7 +118,9 @@ def sample(
     job = Job(post, network, draws, chains, seed, kept, builder.masks, noisy, is_whole(builder))
     folder = None if checkpoint is None else Path(checkpoint)
     if job.coarse and folder is not None:
-        raise ValueError("a run with coarse answers cannot be resumed, as answers would be made again: omit checkpoint")
+        raise ValueError(
+            "a run with coarse answers or Private() cannot be resumed, as answers would be made again: omit checkpoint"
+        )
     chosen.check(job, builder)
     lock = nullcontext() if folder is None else held(process_folder(folder))
     try:

@@ -44,7 +44,7 @@ from ...results.certificate import Certificate, Check
 from ...results.points import Points
 from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
-from ..engine import Builder
+from ..engine import Builder, is_whole
 from ..session import Job, Session
 from .evaluations import unpacked
 from .method import BySums, Result, SumsForecast
@@ -72,6 +72,8 @@ _REPLICATES, _MOST_ROWS, _DRAWS = 200, 5_000, 1000
 _FLOOR, _FLAT = 1e-3, 1e-6
 # Artificial rows, nodes and repetitions for the curvature of the log likelihood beyond its Hessian.
 _ROWS, _NODES, _BENDS = 1000, 4, 4
+# Largest correction for this curvature, in standard deviations.
+_BENT = 2.0
 # Points for each draw, and least share of effective draws.
 _SPARE, _LEAST = 1.1, 0.5
 
@@ -162,16 +164,30 @@ GaussianPriors = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class Components(NamedTuple):
-    """A mixture of Gaussians: weights (component,), means (component, dim), covariances (component, dim, dim)."""
+    """A mixture of Gaussians.
+
+    Parameters
+    ----------
+    weight, mean, covariance
+        Shapes (component,), (component, dim) and (component, dim, dim).
+    before
+        The mean of the mixture before the correction for curvature, (dim,).
+    """
 
     weight: np.ndarray
     mean: np.ndarray
     covariance: np.ndarray
+    before: np.ndarray
 
     @property
     def centre(self) -> np.ndarray:
         """The mean of the mixture, (dim,)."""
         return np.asarray(self.weight @ self.mean)
+
+    @property
+    def bent(self) -> float:
+        """The largest correction for curvature of a parameter, in its standard deviations."""
+        return float(np.max(np.abs(self.centre - self.before) / np.sqrt(np.diagonal(self.spread))))
 
     @property
     def spread(self) -> np.ndarray:
@@ -232,7 +248,7 @@ def given_releases(
     gradient = each @ [one.gradient for one in used] / each.sum()
     noise = hessians + np.eye(dim) / each.sum()
     columns = _gaussian_columns(releases[0].hessian / releases[0].hessian[0, 0])(generator(0, "columns"), _ROWS)
-    centre = position
+    centre, before = position, None
     for _ in range(_BENDS):
         slopes = hessians @ _bend(columns, position, centre)
         weighted = np.linalg.solve(noise, slopes)
@@ -245,8 +261,10 @@ def given_releases(
         off = origin - slopes @ mean
         squares = np.einsum("ja,ja->j", off, np.linalg.solve(total, off[..., None])[..., 0])
         log_weight = -0.5 * np.linalg.slogdet(total)[1] - 0.5 * squares
-        mixture = Components(np.exp(log_weight - logsumexp(log_weight)), found, covariance)
-        centre = mixture.centre
+        weight = np.exp(log_weight - logsumexp(log_weight))
+        centre = weight @ found
+        before = centre if before is None else before
+        mixture = Components(weight, found, covariance, before)
     return mixture
 
 
@@ -423,9 +441,13 @@ class Private(BySums):
         if not self.delta < 1.0:
             raise ValueError(f"delta must be below 1, found {self.delta!r}")
         whole_number("colluding", self.colluding, 0)
+        if not isinstance(self.ranges, Mapping):
+            raise TypeError(f"ranges must be a dict of pairs by name, found {type(self.ranges).__name__}")
         for name, pair in self.ranges.items():
-            low, high = map(float, pair)
-            if not (np.isfinite([low, high]).all() and low <= high):
+            found = np.asarray(pair)
+            numbers = found.shape == (2,) and found.dtype.kind in "biuf"
+            # the width must be finite too
+            if not (numbers and 0.0 <= float(found[1]) - float(found[0]) < np.inf):
                 raise ValueError(f"ranges: {name} needs a lowest and a highest value, found {pair!r}")
 
     def doubles(self, dim: int) -> int:
@@ -446,8 +468,8 @@ class Private(BySums):
                 "Private() needs accord.models.logistic_regression, whose prior depends on no row, found "
                 f"{job.post.info.model or 'another model'}"
             )
-        if not hasattr(engine, "coarse"):
-            raise ValueError('Private() needs the engine "local" or a study: other engines add no noise')
+        if not hasattr(engine, "coarse") or is_whole(engine):
+            raise ValueError('Private() needs engine="local": other engines add no noise')
         self._budget(job)
         self._place(job.post)
 
@@ -458,8 +480,8 @@ class Private(BySums):
                 "Private() needs masks for three or more agents, which hide what one agent sends: pass "
                 "engine=accord.engines.Local(masks=True)"
             )
-        # with fewer agents each adds all of the noise
-        shares = max(1, agents - self.colluding)
+        # without masks each agent adds all of the noise
+        shares = max(1, agents - self.colluding) if job.masks else 1
         return Budget(strength(self.epsilon, self.delta), (agents / shares) ** 0.5)
 
     def _place(self, post: Posterior) -> Coordinates:
@@ -537,7 +559,7 @@ class Private(BySums):
             self,
             positions[points.chains(job.chains, job.draws, job.seed)],
             {},
-            Certificate((_effective(points, job.target), _covers(after))),
+            Certificate((_effective(points, job.target), _covers(after), _straight(found))),
             settings={
                 "private": {
                     "epsilon": self.epsilon,
@@ -563,15 +585,15 @@ class Private(BySums):
 
 
 def _likely(budget: Budget, rows: int, precision: np.ndarray) -> Covered:
-    """Simulated coverage for columns and parameters of usual size."""
+    """Simulated coverage for columns and parameters of usual size, or smaller ones if the prior is narrow."""
     dim = len(precision)
-    # a linear predictor of sd 1
-    size = (1.0 + (dim - 1) / 3.0) ** -0.5
+    # a linear predictor of sd 1 at most
+    root = np.linalg.inv(np.linalg.cholesky(precision + (1.0 + (dim - 1) / 3.0) * np.eye(dim)))
 
     def columns(random: np.random.Generator, count: int) -> np.ndarray:
         return np.column_stack([np.ones(count), random.uniform(-1.0, 1.0, (count, dim - 1))])
 
-    return coverage(budget, rows, precision, lambda random: size * random.standard_normal(dim), columns)
+    return coverage(budget, rows, precision, lambda random: random.standard_normal(dim) @ root, columns)
 
 
 def _gaussian_columns(moments: np.ndarray) -> Callable[[np.random.Generator, int], np.ndarray]:
@@ -620,6 +642,14 @@ def _effective(points: Points, target: int) -> Check:
     text = f"{found:,.0f} effective draws from {points.weight.size:,} points (at least {allowed:,.0f} needed)"
     remedy = "" if holds else ": the prior is far from a Gaussian where the data has little information"
     return Check("effective draws", found, allowed, holds, text + remedy)
+
+
+def _straight(found: Components) -> Check:
+    """Whether the correction for curvature, which is computed for artificial columns, is small."""
+    holds = found.bent <= _BENT
+    text = f"correction for curvature of at most {found.bent:.2g} standard deviations (limit {_BENT:g})"
+    remedy = "" if holds else ": the last position was far off, because effects are strong or responses rare"
+    return Check("curvature", found.bent, _BENT, holds, text + remedy)
 
 
 def _covers(found: Covered) -> Check:
