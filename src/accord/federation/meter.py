@@ -51,7 +51,7 @@ from ..posterior.coarse import Coder, Noise, Question
 from ..posterior.coordinates import Coordinates, place_shard
 from ..posterior.latents import Groups
 from ..posterior.potential import Potential, Shard
-from ..samplers.by_sums.evaluations import expansion_at, jet_of, mode_of, unpacked, value_of
+from ..samplers.by_sums.evaluations import expansion_at, jet_from, jet_of, mode_of, unpacked, value_of
 from .document import StudyDocument
 from .policy import RefusedError, SitePolicy
 
@@ -99,22 +99,25 @@ class Cells(NamedTuple):
     @classmethod
     def of(cls, rows: PyTree) -> Cells:
         """All columns of numbers, without constant ones. Whole numbers are codes, such as the class of a response."""
-        columns = [np.reshape(leaf, (len(leaf), -1)) for leaf in jax.tree.leaves(rows)]
         kept = [
             np.ptp(column, axis=0) > 0.0 if column.dtype.kind == "f" else np.zeros(column.shape[1], bool)
-            for column in columns
+            for column in _columns(rows)
         ]
         return cls(rows, np.flatnonzero(np.concatenate(kept)))
 
     @property
     def values(self) -> Float[np.ndarray, "row cell"]:
         """The cells."""
-        columns = [np.reshape(leaf, (len(leaf), -1)) for leaf in jax.tree.leaves(self.rows)]
-        return np.concatenate(columns, axis=1, dtype=np.float64)[:, self.kept]
+        return np.concatenate(_columns(self.rows), axis=1, dtype=np.float64)[:, self.kept]
 
     def at(self, chosen: np.ndarray) -> Cells:
         """Some rows."""
         return self._replace(rows=jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], self.rows))
+
+
+def _columns(rows: PyTree) -> list[np.ndarray]:
+    """The arrays of rows, each as columns (row, number)."""
+    return [np.reshape(leaf, (len(leaf), -1)) for leaf in jax.tree.leaves(rows)]
 
 
 def _with_cells(row: PyTree, kept: np.ndarray, cells: Float[Array, " cell"]) -> PyTree:
@@ -288,18 +291,11 @@ def _of_mode(
     dim, values = start.size, cells.values
     hessian = unpacked(numbers[1 + dim :], dim)
     mode, *_ = np.linalg.lstsq(hessian, numbers[1 : 1 + dim])
-    jet = model.totals_here().each(jet_of, points=mode[None], coordinates=place)[0, 0]
-    i, j, k = np.indices((dim, dim, dim)).reshape(3, -1)
-    third = np.zeros((dim, dim, dim))
-    ordered = (i <= j) & (j <= k)
-    triples = (i[ordered], j[ordered], k[ordered])
-    for order in ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)):
-        third[tuple(triples[place] for place in order)] = jet[1 + dim + dim * (dim + 1) // 2 :]
-    hessian = unpacked(jet[1 + dim : 1 + dim + dim * (dim + 1) // 2], dim)
+    jet = jet_from(np.asarray(model.totals_here().each(jet_of, points=mode[None], coordinates=place))[0, 0], dim)
     at_once = int(np.clip(_NUMBERS // (root.size * max(1, len(cells.kept))), 1, len(values)))
     kept = tuple(map(int, cells.kept))
     found = _information_of_mode(
-        kept, at_once, model.potential, place, cells.rows, values, start, mode, hessian, third, root
+        kept, at_once, model.potential, place, cells.rows, values, start, mode, jet.hessian, jet.third, root
     )
     return np.asarray(found)
 

@@ -117,7 +117,11 @@ def jet(session: Session, place: Coordinates) -> Jet:
     (found,) = session.totals(
         jet_of, points=np.zeros((1, dim)), at_once=1, gradients=1 + dim + dim * dim, coordinates=place
     )
-    numbers = np.asarray(found, np.float64)
+    return jet_from(np.asarray(found, np.float64), dim)
+
+
+def jet_from(numbers: Float[np.ndarray, " number"], dim: int) -> Jet:
+    """The jet that `jet_of` returns as numbers."""
     pairs = 1 + dim + dim * (dim + 1) // 2
     third = np.zeros((dim, dim, dim))
     places = _triples(dim)
@@ -157,8 +161,7 @@ def combination(
     if not np.isfinite(numbers).all() or (blur == 0.0 and not spectrum(hessian).enough.all()):
         raise UndeterminedError("the agents' curvatures together do not determine a position")
     if blur > 0.0:
-        values, vectors = np.linalg.eigh(hessian)
-        hessian = (vectors * np.maximum(values, blur)) @ vectors.T
+        hessian = raised(hessian, blur)
     return float(numbers[0]), np.linalg.solve(hessian, numbers[1 : 1 + dim]), hessian
 
 
@@ -215,6 +218,12 @@ def unpacked(upper: np.ndarray, dim: int) -> np.ndarray:
     whole = np.zeros((*upper.shape[:-1], dim, dim))
     whole[..., rows, columns] = whole[..., columns, rows] = upper
     return whole
+
+
+def raised(matrix: Float[np.ndarray, "dim dim"], least: float) -> np.ndarray:
+    """A symmetric matrix with its eigenvalues raised to a least value, (dim, dim)."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
 
 
 # --- the agents' terms of the sums ---

@@ -26,7 +26,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 from scipy.special import expit, log_ndtr, logsumexp, ndtr
 
@@ -46,13 +45,13 @@ from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
 from ..engine import Builder, is_whole
 from ..session import Job, Session
-from .evaluations import unpacked
+from .evaluations import raised, unpacked
 from .method import BySums, Result, SumsForecast
 from .start import Start
 
 # Share of the privacy budget for each step. The first step only finds the position of the second one.
 _SHARES = (0.14, 0.86)
-# Largest weight of the Hessian relative to the gradient, squared: up to here it is free at a logistic regression.
+# Largest squared weight of the Hessian relative to the gradient. Up to it, the Hessian does not raise the largest norm.
 _HESSIAN_WEIGHT = 22.0
 # Largest growth of a row's norm by its Hessian, in each step.
 _GROWTH = (1.8, 1.02)
@@ -60,7 +59,7 @@ _GROWTH = (1.8, 1.02)
 _HESSIANS = 200
 # Largest sd of the linear predictor between two positions whose releases are pooled.
 _NEAR = 0.2
-# Digits of the grid of released numbers: noise is rounded to 2^-16 of its sd.
+# Grid of released numbers, relative to the sd of their noise.
 _GRID = 2.0**-16
 # Bytes of a released number.
 _WIDTH = 6
@@ -201,16 +200,6 @@ class Components(NamedTuple):
         roots = np.linalg.cholesky(self.covariance)[chosen]
         normals = random.standard_normal((count, self.mean.shape[1]))
         return np.asarray(self.mean[chosen] + np.einsum("kab,kb->ka", roots, normals))
-
-    def log_density(self, points: np.ndarray) -> np.ndarray:
-        """The normalised log density at points (point, dim), shape (point,)."""
-        total, dim = np.full(len(points), -np.inf), self.mean.shape[1]
-        for weight, mean, root in zip(self.weight, self.mean, np.linalg.cholesky(self.covariance), strict=True):
-            if weight > 0.0:
-                scaled = solve_triangular(root, (points - mean).T, lower=True)
-                norm = np.log(weight) - np.log(np.diagonal(root)).sum() - dim / 2.0 * np.log(2.0 * np.pi)
-                total = np.logaddexp(total, norm - 0.5 * np.square(scaled).sum(axis=0))
-        return total
 
 
 def symmetric_noise(random: np.random.Generator, dim: int, count: int = 1) -> np.ndarray:
@@ -545,8 +534,8 @@ class Private(BySums):
         mean, precision = gaussian(found.centre)
         correction = np.asarray(jax.vmap(log_prior)(z)) + 0.5 * np.einsum("ka,ab,kb->k", z - mean, precision, z - mean)
         positions = place.origin + z @ place.factor.T
-        proposal = found.log_density(z)
-        points = Points(positions, proposal + correction, proposal, positions, np.inf)
+        # both densities relative to the mixture
+        points = Points(positions, correction, np.zeros(len(z)), positions)
         session.stage("simulating the coverage again")
         # at the first position every row has the weight 1/4
         columns = _gaussian_columns(4.0 * releases[0].hessian / rows)
@@ -624,15 +613,13 @@ def _gaussian(
     gradient: Callable[[np.ndarray], Array], hessian: Callable[[np.ndarray], Array], position: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and precision of a Gaussian that has the derivatives of a log prior at a position."""
-    values, vectors = np.linalg.eigh(-np.asarray(hessian(position)))
-    precision = (vectors * np.maximum(values, _FLAT)) @ vectors.T
+    precision = raised(-np.asarray(hessian(position)), _FLAT)
     return position + np.linalg.solve(precision, np.asarray(gradient(position))), precision
 
 
 def _without_noise(release: Release, precision: np.ndarray) -> np.ndarray:
     """The posterior's covariance if the sums had no noise."""
-    values, vectors = np.linalg.eigh(release.hessian)
-    return np.linalg.inv((vectors * np.maximum(values, 0.0)) @ vectors.T + precision)
+    return np.linalg.inv(raised(release.hessian, 0.0) + precision)
 
 
 def _effective(points: Points, target: int) -> Check:
