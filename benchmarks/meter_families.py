@@ -52,8 +52,8 @@ def shard(kind: str, rows: int, beta: np.ndarray, numbers: np.random.Generator) 
     return X, (numbers.random(rows) < 1.0 / (1.0 + np.exp(-eta))).astype(float)
 
 
-def measured(kind: str, rows: int, dim: int, sites: int, seed: int, attacked: bool) -> str:
-    """A line with the least and the median sd of a cell, the forecast, and the errors of the attacker in these sds."""
+def measured(kind: str, rows: int, dim: int, sites: int, seed: int, *, attacked: bool) -> tuple[np.ndarray, str]:
+    """Sds of cells, (row, cell), and a line with them, the forecast, and the errors of the attacker in these sds."""
     numbers = np.random.default_rng(seed)
     beta = numbers.normal(0.0, 0.5, dim)
     shards = [shard(kind, rows, beta, numbers) for _ in range(sites)]
@@ -92,7 +92,7 @@ def measured(kind: str, rows: int, dim: int, sites: int, seed: int, attacked: bo
         off = attack(own, cells, worst, asked, numbers, units) / units
         line += f"; attacker's errors in column sds {np.array2string(np.abs(off), precision=2)}"
         line += f", sds by the meter {np.array2string(sds[worst], precision=2)}"
-    return line
+    return sds, line
 
 
 def attack(
@@ -141,7 +141,7 @@ def main() -> None:
     # the artificial columns are far from usual scales in some runs
     warnings.simplefilter("ignore")
     for kind, rows, dim, sites, attacked in CASES:
-        print(measured(kind, rows, dim, sites, 0, attacked), flush=True)
+        print(measured(kind, rows, dim, sites, 0, attacked=attacked)[1], flush=True)
 
 
 if __name__ == "__main__":

@@ -63,28 +63,33 @@ coder_of <- function(kind, radius, sites, dim, rows) {
   gradients <- if (expands || kind == "slope") dim else 0
   hessians <- if (expands) dim * (dim + 1) / 2 else 0
   part <- rep(1:4, c(1, gradients, hessians, if (kind == "jet") hessians * (dim + 2) / 3 else 0))
-  value <- if (expands) sigma_of(sites) else
-    pmax(sigma_of(sites), short(0.1 * pmax(0, radius^2 - near^2) / 2 / sites))
-  gradient <- if (expands) min(0.3 / sqrt(dim), 0.15) * pmax(1, short(radius / near)) else
-    pmax(0.2, short(0.1 * radius / sqrt(dim)))
-  noise <- cbind(value, gradient / sqrt(sites), min(0.15 / dim, 0.05) / sqrt(sites),
+  value <- pmax(sigma_of(sites), short(0.1 * pmax(0, radius^2 - near^2) / 2 / sites))
+  times <- pmax(1, short(radius / near))
+  gradient <- if (expands) min(0.3 / sqrt(dim), 0.15) * times else pmax(0.2, short(0.1 * radius / sqrt(dim)))
+  noise <- cbind(value, gradient / sqrt(sites), min(0.15 / dim, 0.05) * times / sqrt(sites),
                  min(0.3 / dim^1.5, 0.1) / sqrt(sites))[, part, drop = FALSE]
   is_value <- rep(part == 1, each = length(radius))
   grid <- ifelse(is_value, 0.5, 1) * noise
-  slope <- sqrt(rows) / sites + radius
+  unlike <- sqrt(rows) / sites
+  slope <- unlike + radius
   need <- cbind(pmax(8 * slope * pmax(radius, 1), 200), 8 * slope, 8 * slope, 8)[, part, drop = FALSE]
   bits <- log2(2 * sites * apply(pmax(need / grid, 500), 2, max))
   width <- pmin(pmax(ceiling((bits + 0.1) / 8), if (expands) c(WIDEST, 3, 3, 1)[part] else 1), WIDEST)
+  # at a far position, an agent shows neither values that rise steeply nor their derivatives
+  rise <- ifelse(radius < near, Inf, radius^2 + 8 * unlike * pmin(radius, 2 * near))
+  steep <- 2 * rise / pmax(radius, 1)
+  shown <- cbind(if (expands) Inf else rise, steep, steep, steep)[, part, drop = FALSE]
   each <- function(x) as.vector(t(matrix(x, length(radius), length(part))))
   list(first = rep((seq_along(radius) - 1) * length(part) + 1, each = length(part)),
        noise = each(noise), grid = each(grid), width = rep(width, length(radius)),
        # expansions only shape proposals, and get no correction
        added = each(if (expands) 0 else is_value * (noise^2 + grid^2 / 12) / 2),
-       value = each(is_value), near = rep(radius < near, each = length(part)))
+       value = each(is_value), near = rep(radius < near, each = length(part)), shown = each(shown))
 }
 coder_of_origin <- function(sites, is_first) {
   noise <- sigma_of(sites) * (if (is_first) AT_ORIGIN else 1)
-  list(first = 1, noise = noise, grid = noise * 0.5, width = WIDEST, added = 0, value = FALSE, near = TRUE)
+  list(first = 1, noise = noise, grid = noise * 0.5, width = WIDEST, added = 0, value = FALSE, near = TRUE,
+       shown = Inf)
 }
 beside <- function(one, other) {
   other$first <- other$first + length(one$first)
@@ -103,8 +108,10 @@ message_of <- function(noisy, coder, sites) {
   clipped <- any(low & (coder$value | matters)) || any(high & matters & noisy < NOWHERE / 10)
   levels <- pmin(pmax(levels, -most), most)
   # values without their gradients would look like another mode
-  lost <- seq_along(levels) %in% coder$first[(low | noisy / coder$grid > most) & !coder$value]
-  levels <- ifelse(lost & coder$value, most, levels)
+  size <- ifelse(coder$value, noisy, abs(noisy))
+  high <- round(size / coder$grid) > most | size > coder$shown
+  hidden <- coder$first %in% coder$first[high] & coder$value[coder$first]
+  levels <- ifelse(hidden, ifelse(coder$value, most, 0), levels)
   c(levels %% 2^(8 * coder$width), clipped)
 }
 

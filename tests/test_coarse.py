@@ -85,8 +85,8 @@ def test_no_sum_wraps_around(agents, kind):
     rng = np.random.default_rng(0)
     high = added_up(coder, np.full((agents, coder.noise.size), 1e30), rng)
     low = added_up(coder, np.full((agents, coder.noise.size), -1e30), rng)
-    assert (high > 0).all() and (high[coder.value] > NOWHERE).all()
-    assert (low[~coder.value] < 0).all() and (np.abs(low[~coder.value]) <= (half * coder.grid)[~coder.value]).all()
+    assert (high >= 0).all() and (high[coder.value] > NOWHERE).all()
+    assert (low[~coder.value] <= 0).all() and (np.abs(low[~coder.value]) <= (half * coder.grid)[~coder.value]).all()
     # a value whose gradient is clipped has no mass
     assert (low[coder.value] < 0).all() if kind == "value" else (low[coder.value] > NOWHERE).all()
 
@@ -119,6 +119,27 @@ def test_a_value_without_its_gradient_counts_as_clipped():
     part = np.array([0.0, 1.0, 1.0, 0.0, 1e9, 1.0])
     found = added_up(coder, [part, *np.zeros((3, 6))], rng)
     assert found[0] < NOWHERE < found[3]
+
+
+def test_nothing_is_shown_of_far_positions_at_which_a_potential_is_steep():
+    coder = Noise(3, 2, 300).coder("slope", np.array([1.0, 60.0, 60.0, 60.0]))
+    # of a Gaussian, then with a value and a gradient of more than twice that, and of rows unlike the others
+    part = np.array([0.0, 1.0, 1.0, 1800.0, 60.0, -9.0, 9000.0, 60.0, 9.0, 1800.0, 600.0, 9.0])
+    shown = coder.unclipped(part).reshape(4, 3)
+    np.testing.assert_array_equal(shown, [[True] * 3, [True] * 3, [False] * 3, [False] * 3])
+    levels, clipped = coder.rounded(part)
+    assert not clipped and not levels.reshape(4, 3)[2:, 1:].any()
+    found = coder.decoded(coder.added_up([levels, levels * 0, levels * 0])).reshape(4, 3)
+    assert (found[2:, 0] > NOWHERE).all() and (found[:2, 0] < NOWHERE).all()
+
+
+def test_noise_of_expansions_grows_with_steepness():
+    noise = Noise(3, 2, 300)
+    usual, steep = (noise.coder("expansion", np.array([radius])) for radius in (0.0, 10.0 * noise.near))
+    assert (steep.noise[1:] / usual.noise[1:] == pytest.approx(10.0, rel=0.01)) and steep.noise[0] > 10 * usual.noise[0]
+    # a steeper position is no error, and no wider numbers follow
+    beyond = np.full(6, 1e4)
+    assert usual.near.all() and not steep.rounded(beyond)[1] and not steep.unclipped(beyond).any()
 
 
 class Numbers:
@@ -244,6 +265,21 @@ def test_fitted_batches_do_not_count():
     assert run.points.weight.size > exact.points.weight.size - 100
     assert np.abs(run.points.log_proposal).max() > 0
     assert not np.isin(exact.points.positions[:700], run.points.positions).any()
+
+
+@pytest.mark.parametrize("family", ["bernoulli", "normal"])
+def test_columns_in_dollars_need_no_scaling(family):
+    rng, tables = np.random.default_rng(0), []
+    for _ in range(3):
+        z = rng.standard_normal(100)
+        y = 0.3 + 0.5 * z + rng.logistic(size=100)
+        tables.append({"y": (y > 0.0).astype(int) if family == "bernoulli" else y, "income": 5e4 + 1e4 * z})
+    post = accord.models.glm(tables, "y ~ income", family)
+    run = accord.sample(post, accord.Network.star(3), Importance(), draws=500, seed=0, engine=COARSE)
+    exact = accord.sample(post, accord.Network.star(3), Importance(), draws=5000, seed=1)
+    assert run.certificate.holds and run.traffic.sums <= 9
+    error = 5.0 / np.sqrt(run.points.effective)
+    np.testing.assert_array_less(np.abs(run.points.mean - exact.points.mean) / exact.points.sd, error)
 
 
 @pytest.mark.filterwarnings("ignore:the draws of Importance are not certified")

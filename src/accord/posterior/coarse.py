@@ -47,6 +47,10 @@ _THIRD, _THIRD_MOST = 0.3, 0.1
 _QUADRATURE = 1e-3
 # Range of a width relative to the rise of a Gaussian and of an agent whose rows differ from the others.
 _ROOM = 8.0
+# Rise of an agent's potential at a far position, relative to a Gaussian's over all agents, above which it is not shown.
+_SHOWN = 2.0
+# Radius up to which rows of an agent that differ from the others count in this rise, relative to that of near points.
+_UNLIKE = 2.0
 # Least range of values.
 _RISE = 200.0
 # Least range in steps of the grid.
@@ -103,6 +107,9 @@ class Coder(NamedTuple):
         Whether each number is a value of the potential, shape (number,).
     near
         Whether a clipped number is an error, shape (number,). Values clipped from below are always an error.
+    shown
+        Largest size of a number that is shown, shape (number,), inf if only its width limits it. At a position where F
+        is steep, a small change of a row changes it by more than any noise, so an agent shows nothing but that.
     """
 
     num_agents: int
@@ -113,6 +120,7 @@ class Coder(NamedTuple):
     added: np.ndarray
     value: np.ndarray
     near: np.ndarray
+    shown: np.ndarray
 
     @property
     def most(self) -> np.ndarray:
@@ -134,19 +142,22 @@ class Coder(NamedTuple):
         matters = self.near & ~massless
         high &= matters & (noisy < _NOWHERE / 10.0)
         clipped = bool((low & (self.value | matters)).any() or high.any())
-        levels = np.clip(levels, -most, most)
         # values without their gradients would look like another mode
-        lost = np.zeros(levels.size, bool)
-        lost[self.first[(low | (noisy / self.grid > most)) & ~self.value]] = True
-        levels = np.where(lost & self.value, most, levels)
+        hidden = np.where(self.value, most, 0.0)
+        levels = np.where(self._hidden(noisy), hidden, np.clip(levels, -most, most))
         return levels.astype(np.int64) & self.mask, clipped
 
     def unclipped(self, noisy: Float[np.ndarray, " number"]) -> Bool[np.ndarray, " number"]:
-        """Whether the integer of each noisy number shows the number. A value clipped for its gradient does not."""
-        inside = np.abs(np.rint(noisy / self.grid)) < self.most
-        whole = np.ones(noisy.size, bool)
-        whole[self.first[~inside]] = False
-        return inside & (whole | ~self.value)
+        """Whether the integer of each noisy number shows the number."""
+        return ~self._hidden(noisy) & (np.abs(np.rint(noisy / self.grid)) < self.most)
+
+    def _hidden(self, noisy: Float[np.ndarray, " number"]) -> Bool[np.ndarray, " number"]:
+        """Whether each number is of a point whose value is sent as clipped, and the other numbers as 0."""
+        size = np.where(self.value, noisy, np.abs(noisy))
+        high = (np.rint(size / self.grid) > self.most) | (size > self.shown)
+        hidden = np.zeros(noisy.size, bool)
+        hidden[self.first[high]] = True
+        return np.asarray(hidden[self.first] & self.value[self.first])
 
     def message(self, noisy: Float[np.ndarray, " number"]) -> Int64[np.ndarray, " number"]:
         """Noisy numbers as integers mod 2^(8 width), then 1 if one was clipped that must not be, else 0."""
@@ -211,10 +222,18 @@ class Coder(NamedTuple):
 
 
 # Fields of a coder with one value for each number.
-_OF_NUMBERS = ("noise", "grid", "width", "added", "value", "near")
+_OF_NUMBERS = ("noise", "grid", "width", "added", "value", "near", "shown")
 # The coder of a flag. It is wide, as sums of masks that do not cancel must not look like a number of agents.
 FLAG = Coder(
-    1, np.zeros(1, int), np.zeros(1), np.ones(1), np.full(1, _WIDEST), np.zeros(1), np.zeros(1, bool), np.zeros(1, bool)
+    num_agents=1,
+    first=np.zeros(1, int),
+    noise=np.zeros(1),
+    grid=np.ones(1),
+    width=np.full(1, _WIDEST),
+    added=np.zeros(1),
+    value=np.zeros(1, bool),
+    near=np.zeros(1, bool),
+    shown=np.full(1, np.inf),
 )
 
 
@@ -284,18 +303,27 @@ class Noise:
         gradient = min(_EXPANDED / self.dim**0.5, _EXPANDED_MOST)
         return gradient, min(_HESSIAN / self.dim, _HESSIAN_MOST), min(_THIRD / self.dim**1.5, _THIRD_MOST)
 
+    @property
+    def near(self) -> float:
+        """Radius of near points."""
+        return self.dim**0.5 + _NEAR
+
     def expanded_gradient(self, radius: np.ndarray) -> np.ndarray:
         """Sd of the noise in each coordinate of the gradient of an expansion at points, before rounding, (point,)."""
-        return self.expanded[0] * np.maximum(1.0, _short(radius / (self.dim**0.5 + _NEAR)))
+        return self.expanded[0] * self._times(radius)
 
     @property
     def blur(self) -> float:
         """About the largest eigenvalue of a symmetric matrix of the noise in a Hessian."""
         return self.expanded[1] * max(2.0 * self.dim**0.5, 3.0)
 
+    def _times(self, radius: np.ndarray) -> np.ndarray:
+        """Noise of the derivatives of an expansion, relative to that of near points."""
+        return np.maximum(1.0, _short(radius / self.near))
+
     def _value(self, radius: np.ndarray) -> np.ndarray:
         """Sd of an agent's noise in its potential."""
-        beyond = np.maximum(0.0, np.square(radius) - (self.dim**0.5 + _NEAR) ** 2)
+        beyond = np.maximum(0.0, np.square(radius) - self.near**2)
         return np.maximum(self.sigma, _short(_FAR * beyond / 2.0 / self.num_agents))
 
     def _gradient(self, radius: np.ndarray) -> np.ndarray:
@@ -311,19 +339,18 @@ class Noise:
         thirds = hessians * (dim + 2) // 3 if kind == "jet" else 0
         noise = np.empty((count, 1 + gradients + hessians + thirds))
         of_gradient, third = slice(1, 1 + gradients), slice(1 + gradients + hessians, None)
-        noise[:, 0] = {"error": _QUADRATURE / root, "expansion": self.sigma, "jet": self.sigma}.get(
-            kind, self._value(radius)
-        )
+        noise[:, 0] = _QUADRATURE / root if kind == "error" else self._value(radius)
         if kind == "slope":
             noise[:, of_gradient] = self._gradient(radius)[:, None] / root
         if expands:
             noise[:, of_gradient] = self.expanded_gradient(radius)[:, None] / root
-            noise[:, 1 + gradients :] = self.expanded[1] / root
+            noise[:, 1 + gradients :] = self.expanded[1] * self._times(radius)[:, None] / root
             noise[:, third] = self.expanded[2] / root
         grid = noise.copy()
         grid[:, 0] *= _STEP
         # of a Gaussian, and of an agent whose rows are unlike the others: sqrt(rows) / num_agents sds per row
-        slope = self.rows**0.5 / self.num_agents + radius
+        unlike = self.rows**0.5 / self.num_agents
+        slope = unlike + radius
         need = np.empty_like(noise)
         need[:, 0] = np.maximum(_ROOM * slope * np.maximum(radius, 1.0), _RISE if kind != "error" else 1.0)
         need[:, 1:] = _ROOM * slope[:, None]
@@ -338,7 +365,13 @@ class Noise:
             # expansions only shape proposals
             added[:, 0] = (np.square(noise[:, 0]) + np.square(grid[:, 0]) / 12.0) / 2.0
         value = np.broadcast_to((np.arange(noise.shape[1]) == 0) & (kind != "error"), noise.shape)
-        near = np.broadcast_to((radius < dim**0.5 + _NEAR)[:, None], noise.shape)
+        near = np.broadcast_to((radius < self.near)[:, None], noise.shape)
+        # an expansion far away has the radius of a Gaussian with its derivatives, and its value has no origin
+        rise = _SHOWN / 2.0 * np.square(radius) + _ROOM * unlike * np.minimum(radius, _UNLIKE * self.near)
+        shown = np.where(near, np.inf, rise[:, None])
+        shown[:, 1:] *= 2.0 / np.maximum(radius, 1.0)[:, None]
+        if expands:
+            shown[:, 0] = np.inf
         return Coder(
             self.num_agents,
             np.repeat(np.arange(count) * noise.shape[1], noise.shape[1]),
@@ -348,12 +381,14 @@ class Noise:
             added.ravel(),
             value.ravel(),
             near.ravel(),
+            shown.ravel(),
         )
 
     def coder_of_origin(self) -> Coder:
         """The coder of the potential at an origin: little noise at the first one. Its noise is not corrected."""
         noise, no = np.array([self.sigma * (1.0 if self.origins else _AT_ORIGIN)]), np.zeros(1, bool)
-        return Coder(self.num_agents, np.zeros(1, int), noise, noise * _STEP, np.array([_WIDEST]), np.zeros(1), no, ~no)
+        width, shown = np.array([_WIDEST]), np.full(1, np.inf)
+        return Coder(self.num_agents, np.zeros(1, int), noise, noise * _STEP, width, np.zeros(1), no, ~no, shown)
 
 
 def _short(x: np.ndarray) -> np.ndarray:
@@ -419,9 +454,14 @@ class CoarseTotals:
         self._generators, self._masks, self._count = made, masks, 0
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> np.ndarray:
-        """The sum over all agents. `coder` in the options stands for the coder that follows from the points."""
+        """The sum over all agents.
+
+        In the options, `coder` stands for the coder that follows from the points, and `radii`, shape (point,), for
+        their distances.
+        """
         points, several = options.pop("points", None), isinstance(function, Together)
         given: Coder | None = options.pop("coder", None)
+        known: np.ndarray | None = options.pop("radii", None)
         functions = function.functions if isinstance(function, Together) else (function,)
         kinds = [getattr(one, _MARK, "") for one in functions]
         if points is None or not all(kinds):
@@ -429,7 +469,11 @@ class CoarseTotals:
         place: Coordinates | None = options.get("coordinates")
         points = points if several else (points,)
         relative = tuple(kind in ("value", "slope") and place is not None for kind in kinds)
-        radii = tuple(self.noise.radius(place, np.asarray(some, np.float64)) for some in points)
+        radii = (
+            tuple(self.noise.radius(place, np.asarray(some, np.float64)) for some in points)
+            if known is None
+            else (known,)
+        )
         coders = [given or self.noise.coder(kind, radius) for kind, radius in zip(kinds, radii, strict=True)]
         needs_origin = place is not None and any(relative) and _key(place) not in self.noise.origins
         coder = reduce(Coder.beside, [*coders, self.noise.coder_of_origin()] if needs_origin else coders)

@@ -30,6 +30,8 @@ _SHORTER = np.array([1.0, 0.5, 0.25, 0.06, 0.01])
 _NEAR = 0.1
 # Least curvature of a direction for a step, relative to the largest one after scaling.
 _FLAT = 1e-9
+# Least radius of a position of a search, relative to that of near points.
+_BESIDE = 1.0 + 1e-6
 # Matrices of Newton's method in addition to the agents' Hessians: the sum, scaled, its eigenvectors, and the next one.
 _MATRICES = 4
 
@@ -172,13 +174,31 @@ class Expansions(NamedTuple):
     gradient: np.ndarray
     hessian: np.ndarray
 
+    @property
+    def steepness(self) -> np.ndarray:
+        """The larger of the norms of gradient and Hessian, (position,)."""
+        bend = np.linalg.norm(self.hessian, 2, axis=(1, 2))
+        return np.asarray(np.maximum(np.linalg.norm(self.gradient, axis=1), bend))
 
-def expansions(session: Session, place: Coordinates, points: Float[np.ndarray, "position dim"]) -> Expansions:
-    """F's value, gradient and Hessian at each point; one sum of (dim + 1)(dim + 2) / 2 numbers per point."""
+
+def expansions(
+    session: Session,
+    place: Coordinates,
+    points: Float[np.ndarray, "position dim"],
+    steepness: Float[np.ndarray, " position"] | None = None,
+) -> Expansions:
+    """F's value, gradient and Hessian at each point; one sum of (dim + 1)(dim + 2) / 2 numbers per point.
+
+    With coarse answers, noise grows with the `steepness`, the largest derivative that is expected at a point. An agent
+    with much larger ones shows no mass there. None: 1, and agents show all derivatives.
+    """
     count, dim = points.shape
+    radii = {}
+    if session.noise is not None and steepness is not None:
+        radii["radii"] = np.maximum(steepness, _BESIDE * session.noise.near)
     # one after another, as all Hessians at once may not fit in memory
     found = session.totals(
-        expansion_of, _NO_MASS, points=points, at_once=1, gradients=count * (1 + dim), coordinates=place
+        expansion_of, _NO_MASS, points=points, at_once=1, gradients=count * (1 + dim), coordinates=place, **radii
     )
     numbers = np.asarray(found, np.float64)
     return Expansions(numbers[:, 0], numbers[:, 1 : 1 + dim], unpacked(numbers[:, 1 + dim :], dim))

@@ -61,6 +61,8 @@ _NEW = 0.99
 _STEP = 1.2
 # Most steps along a half-line.
 _MOST_STEPS = 24
+# Steps to positions without mass that are tried again, and the factor of their length.
+_MOST_MISSED, _SHORTENED = 3, 0.25
 # Rise of F at which a half-line ends: negligible density.
 _END = 14.0
 # Rise of F that a step aims at.
@@ -85,6 +87,8 @@ _SHORT = 3.0
 _LAST_STEP = 1e-2
 # The same with coarse answers, in sds of the noise of a gradient.
 _LAST_NOISY_STEP = 2.0
+# Largest steepness, from which noise follows, at the end of a search, relative to near points and to the curvature.
+_FINE = 2.0
 # Distance within which the ends of two searches are one mode, in standard deviations, and the same with coarse answers.
 _ONE_MODE, _ONE_NOISY_MODE = 1.0, 2.5
 # Largest factor of the numbers of searches and landings, with more scattered points.
@@ -170,9 +174,21 @@ class Lines:
         """Whether values and tangents of F are consistent with convexity, as for a log-concave posterior."""
         return not self._bent.any()
 
-    @cached_property
+    @property
     def starts(self) -> np.ndarray:
         """Starts of searches for other modes, at points where F is not convex, shape (start, dim)."""
+        return self.points[self._starts]
+
+    @property
+    def steepness(self) -> np.ndarray:
+        """The norm of the gradient at each start, shape (start,). It is the mean slope from the origin if unknown."""
+        gradient, distance = self.gradient[self._starts], np.linalg.norm(self.starts, axis=1)
+        mean_slope = np.abs(self.risen[self._starts]) / np.maximum(distance, 1.0)
+        return np.where(np.isnan(gradient).any(axis=1), mean_slope, np.linalg.norm(gradient, axis=1))
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """Indices of the starts, shape (start,)."""
         bent = np.flatnonzero(self._bent)
         bent = bent[np.argsort(self.risen[bent], kind="stable")]
         # Alternate between the lowest F of all points and of each octave of distances, as otherwise all starts would be
@@ -183,7 +199,7 @@ class Lines:
         for own in np.unique(octave):
             rank[octave == own] = np.arange((octave == own).sum())
         bent = np.stack([bent, bent[np.argsort(rank, kind="stable")]], axis=1).ravel()
-        return _apart(self.points[bent], self.most_starts)
+        return bent[_apart(self.points[bent], self.most_starts)]
 
     @property
     def most_starts(self) -> int:
@@ -271,16 +287,15 @@ def _times(scattered: int) -> int:
 
 
 def _apart(points: np.ndarray, most: int) -> np.ndarray:
-    """The first `most` points, (point, dim), at least `_SPREAD` times their distance from the origin apart."""
-    chosen, count = np.empty((min(most, len(points)), points.shape[1])), 0
+    """Indices of the first `most` points that are at least `_SPREAD` times their distance from the origin apart."""
+    chosen = list[int]()
     near = np.square(_SPREAD * np.linalg.norm(points, axis=1)) * (1.0 + _TIE)
-    for point, square in zip(points, near, strict=True):
-        if (np.square(chosen[:count] - point).sum(axis=1) > square).all():
-            chosen[count] = point
-            count += 1
-        if count == most:
+    for k, (point, square) in enumerate(zip(points, near, strict=True)):
+        if (np.square(points[chosen] - point).sum(axis=1) > square).all():
+            chosen.append(k)
+        if len(chosen) == most:
             break
-    return chosen[:count]
+    return np.array(chosen, int)
 
 
 def _distances(points: np.ndarray, mode: Mode) -> np.ndarray:
@@ -387,7 +402,8 @@ def _landings(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray, most:
     landed = _landed(points, risen, gradient)
     distance = np.linalg.norm(landed, axis=1)
     usual = (risen < NOWHERE) & (distance > _BEYOND_KNOWN) & (distance < (1.0 - _TIE) * DISTANCES[-1])
-    chosen = _apart(landed[usual], most)
+    chosen = landed[usual]
+    chosen = chosen[_apart(chosen, most)]
     return np.resize(chosen, (-(-len(chosen) // unit) * unit, points.shape[1]))
 
 
@@ -428,7 +444,8 @@ def follow(session: Session, place: Coordinates, search: Search) -> Skeleton:
     means, factors, masses = list[np.ndarray](), list[np.ndarray](), list[float]()
     reached = np.inf
     for _ in range(_MOST_STEPS):
-        seen = expansions(session, place, np.array([walk.next for walk in walks]))
+        positions, steepness = (np.array([getattr(walk, k) for walk in walks]) for k in ("next", "steepness"))
+        seen = expansions(session, place, positions, steepness)
         for walk, *here in zip(list(walks), *seen, strict=True):
             component = walk.step_to(*here)
             if component is not None:
@@ -464,6 +481,8 @@ class _Walk:
     def __init__(self, mode: Mode, at_mode: float, direction: np.ndarray, step: float) -> None:
         self.mode, self.at_mode, self.direction, self.step = mode, at_mode, direction, step
         self.at, self.rise, self.log_mass = np.zeros_like(direction), 0.0, 0.0
+        # the largest derivative at the last position, and how often the next one had no mass
+        self.steepness, self.missed = 0.0, 0
 
     @property
     def next(self) -> np.ndarray:
@@ -483,9 +502,13 @@ class _Walk:
         """Make a step, given the expansion of F at `next`.
 
         Returns mean and factor of a component there, in the common coordinates, and its log mass relative to exp(-F) at
-        the mode; None if F has risen too far.
+        the mode; None if F has risen too far. A step to a position without mass is tried again, shorter.
         """
+        if value >= NOWHERE and self.missed < _MOST_MISSED:
+            self.step, self.missed = _SHORTENED * self.step, self.missed + 1
+            return None
         factor, step, direction = self.mode.factor, self.step, self.direction
+        self.steepness = max(float(np.linalg.norm(gradient)), float(np.linalg.norm(hessian, 2)))
         following, rise = self.at + step * direction, value - self.at_mode
         component = None
         if rise - self.rise <= _END + _end(np.linalg.norm(following), direction.size):
@@ -566,7 +589,7 @@ class Search(NamedTuple):
 
 def other_modes(session: Session, place: Coordinates, lines: Lines) -> Search:
     """Search for modes by Newton's method from points where F is not convex, then again around each new mode."""
-    modes, ends = _searched(session, place, lines.at_origin, lines.starts, [])
+    modes, ends = _searched(session, place, lines.at_origin, lines.starts, lines.steepness, [])
     main = _main(place)
     # A second mode makes further ones likely, so the main mode is probed again too, with more points.
     fresh, around = [main, *modes] if modes else [], list[Lines]()
@@ -575,32 +598,44 @@ def other_modes(session: Session, place: Coordinates, lines: Lines) -> Search:
         probes = [probe(session, place.after(Coordinates(mode.mean, mode.factor)), count) for mode in fresh]
         around += probes
         at = np.concatenate([mode.mean + own.starts @ mode.factor.T for mode, own in zip(fresh, probes, strict=True)])
+        # the gradient at a narrow mode is longer in the coordinates of the main mode
+        steep = np.concatenate(
+            [own.steepness / np.linalg.norm(mode.factor, -2) for mode, own in zip(fresh, probes, strict=True)]
+        )
         # searches from points near a known mode would end there
         near = np.zeros(len(at), bool)
         for mode in (main, *modes):
             near |= _distances(at, mode) < _BEYOND_KNOWN
-        fresh, more = _searched(session, place, lines.at_origin, at[~near][: 4 * _MOST_SEARCHES], modes)
+        chosen = np.flatnonzero(~near)[: 4 * _MOST_SEARCHES]
+        fresh, more = _searched(session, place, lines.at_origin, at[chosen], steep[chosen], modes)
         modes, ends = modes + fresh, np.concatenate([ends, more])
     return Search(modes, ends, around or [lines], not fresh)
 
 
 def _searched(
-    session: Session, place: Coordinates, at_origin: float, at: np.ndarray, known: list[Mode]
+    session: Session, place: Coordinates, at_origin: float, at: np.ndarray, steepness: np.ndarray, known: list[Mode]
 ) -> tuple[list[Mode], np.ndarray]:
-    """New modes found by searches from the positions `at`, and the ends of searches at positions with mass."""
+    """New modes found by searches from the positions `at`, and the ends of searches at positions with mass.
+
+    The `steepness` is that of the positions `at`, (start,).
+    """
     if not len(at):
         return [], at
     # noise hides small steps and rises
     noise, allowed, one_mode = session.noise, 0.0, _ONE_MODE
     if noise is not None:
         allowed, one_mode = 4.0 * float(noise.value(np.zeros(1))[0]), _ONE_NOISY_MODE
-    here = expansions(session, place, at)
+    here, steep = expansions(session, place, at, steepness), steepness
 
     def last_step() -> np.ndarray | float:
         if noise is None:
             return _LAST_STEP
-        blur = noise.expanded_gradient(noise.radius(place, at)) * at.shape[1] ** 0.5
+        blur = noise.expanded_gradient(steep) * at.shape[1] ** 0.5
         return np.asarray(np.maximum(_LAST_NOISY_STEP * blur, _LAST_STEP))
+
+    def is_fine() -> np.ndarray | bool:
+        # noise of a steep start would look like a mode
+        return noise is None or steep <= _FINE * np.maximum(noise.near, np.linalg.norm(here.hessian, 2, axis=(1, 2)))
 
     def at_main() -> np.ndarray:
         # F rises around the main mode, and is low at another mode near it
@@ -608,11 +643,11 @@ def _searched(
         around = (distance < one_mode) & (here.value - at_origin > np.square(distance) / 4.0)
         return (distance < _ONE_MODE) | around
 
-    done, stuck = np.zeros((2, len(at)), bool)
+    done, stuck = np.zeros(len(at), bool), here.value >= NOWHERE
     for _ in range(_MOST_NEWTON):
         steps = np.stack([newton_step(g, h)[0] for g, h in zip(here.gradient, here.hessian, strict=True)])
         length = np.array([np.sqrt(max(s @ h @ s, 0.0)) for s, h in zip(steps, here.hessian, strict=True)])
-        done |= (length < last_step()) & np.array([np.linalg.eigvalsh(h)[0] > 0 for h in here.hessian])
+        done |= (length < last_step()) & is_fine() & np.array([np.linalg.eigvalsh(h)[0] > 0 for h in here.hessian])
         # searches that reached the main mode are done
         done |= at_main()
         own = np.flatnonzero(~done & ~stuck)
@@ -620,7 +655,8 @@ def _searched(
             break
         # several lengths of each step in one sum: the search moves to the lowest F
         trials = (at[own] + _LENGTHS[:, None, None] * steps[own]).reshape(-1, at.shape[1])
-        there = expansions(session, place, trials)
+        expected = np.tile(here.steepness[own], _LENGTHS.size)
+        there = expansions(session, place, trials, expected)
         value = np.where(np.isfinite(there.hessian).all(axis=(1, 2)), there.value, np.inf)
         best = value.reshape(_LENGTHS.size, -1).argmin(axis=0) * own.size + np.arange(own.size)
         # a last step may leave F as it is, and noise may hide its rise
@@ -628,8 +664,8 @@ def _searched(
         better = value[best] <= here.value[own] + 1e-9 * (1 + abs(here.value[own])) + slack
         stuck[own[~better]] = True
         moves, best = own[better], best[better]
-        at, here = at.copy(), Expansions(*(part.copy() for part in here))
-        at[moves] = trials[best]
+        at, steep, here = at.copy(), steep.copy(), Expansions(*(part.copy() for part in here))
+        at[moves], steep[moves] = trials[best], expected[best]
         for part, new in zip(here, there, strict=True):
             part[moves] = new[best]
     found: list[Mode] = []

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
+from jaxtyping import Array, Float
 
+from ...base.compiler import compiled
 from ...posterior.coarse import Noise
 from ...posterior.coordinates import Coordinates
 from ...posterior.newton import NotFiniteAtInitError, not_identified, oriented
+from ...posterior.potential import Potential
 from ..session import Session
 from .evaluations import NOWHERE, Expansions, expansions
 
@@ -22,6 +26,8 @@ _SURE = 3.0
 _WIDER = 16.0
 # Largest scale along a direction, relative to the first one, at which it counts as flat.
 _FLAT = 1e9
+# Least eigenvalue of a prior's precision, as a correlation matrix, that the first coordinates follow.
+_ALIKE = 1e-9
 # Reduction of a step after which F rose.
 _SHORTER = 0.25
 # What may prevent a mode, if sums show nothing.
@@ -33,9 +39,31 @@ _UNLIKE = 3.0
 
 
 def rough(session: Session, origin: np.ndarray) -> Coordinates:
-    """Coordinates around a position, (dim,), with the scale 1 / sqrt(rows), before any curvature is known."""
+    """Coordinates around a position, (dim,), before any curvature is known.
+
+    The scale of a parameter is the smaller of 1 and its sd under the prior, divided by sqrt(rows), and correlations are
+    those of the prior. Default priors follow the scale and the mean of a column, so that derivatives with respect to
+    the coefficient of a column in dollars are not huge.
+    """
     assert session.noise is not None
-    return Coordinates(origin, np.diag(np.full(origin.size, max(1.0, float(session.noise.rows)) ** -0.5)))
+    with jax.enable_x64(True):
+        curvature = np.nan_to_num(np.asarray(_of_prior(session.job.post.potential, origin), np.float64), posinf=0.0)
+    # an improper prior counts as one of sd 1
+    own = np.diagonal(curvature)
+    sd = np.where(own > 0.0, own, 1.0) ** -0.5
+    alike = sd[:, None] * curvature * sd
+    np.fill_diagonal(alike, 1.0)
+    # symmetric, as sites of a study must have the same coordinates, and eigenvectors are not unique
+    values, vectors = np.linalg.eigh(alike)
+    root = (vectors / np.sqrt(np.maximum(values, _ALIKE))) @ vectors.T
+    scale = np.minimum(1.0, 1.0 / sd) * max(1.0, float(session.noise.rows)) ** -0.5
+    return Coordinates(origin, sd[:, None] * root * scale)
+
+
+@compiled
+def _of_prior(potential: Potential, x: Float[Array, " dim"]) -> Array:
+    """The Hessian of minus the log prior."""
+    return -jax.hessian(potential.log_prior_at)(x)
 
 
 def whitened(session: Session) -> Coordinates:
@@ -60,15 +88,14 @@ def noisy_mode(session: Session, place: Coordinates | None = None) -> Coordinate
     """Coordinates in which the posterior is about standard normal at its mode, from noisy expansions.
 
     Each expansion is made in the coordinates of the last one, whitened by its Hessian, so that noise of one size is
-    small in every direction. The first coordinates have the scale 1 / sqrt(rows). A direction whose curvature is below
-    the noise gets a larger scale.
+    small in every direction. A direction whose curvature is below the noise gets a larger scale.
 
     Parameters
     ----------
     session
         Makes the sums.
     place
-        The first coordinates. None: around init, with the scale 1 / sqrt(rows).
+        The first coordinates. None: around init, see `rough`.
 
     Raises
     ------

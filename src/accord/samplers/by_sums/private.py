@@ -606,7 +606,7 @@ def _coder(num_agents: int, step: Step, size: int) -> Coder:
     count, no = noise.size, np.zeros(noise.size, bool)
     grid = noise * _GRID
     width = np.full(count, _WIDTH)
-    return Coder(num_agents, np.zeros(count, int), noise, grid, width, np.zeros(count), no, no)
+    return Coder(num_agents, np.zeros(count, int), noise, grid, width, np.zeros(count), no, no, np.full(count, np.inf))
 
 
 def _gaussian(
