@@ -79,7 +79,7 @@ def main(studies: int = 1_000, design: str = "uniform") -> None:
         for epsilon in EPSILONS:
             budget = Budget(strength(epsilon, DELTA), 1.0)
             found = np.array([study(budget, rows, dim, design, seed) for seed in range(studies)])
-            likely = _likely(budget, rows, np.eye(dim) / PRIOR**2)
+            likely = _likely(budget, rows, tuple(map(tuple, (np.eye(dim) / PRIOR**2).tolist())))
             error = found[:, 0].std() / studies**0.5
             verdict = f"{likely.share:.2f}" + ("" if likely.is_enough else ", refused")
             print(

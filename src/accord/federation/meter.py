@@ -25,10 +25,7 @@ keyed hash of the row. Another version of the file with the same row has the sam
 
 from __future__ import annotations
 
-import hmac
 import io
-import json
-import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -53,6 +50,7 @@ from ..posterior.latents import Groups
 from ..posterior.potential import Potential, Shard
 from ..samplers.by_sums.evaluations import expansion_at, jet_from, jet_of, mode_of, unpacked, value_of
 from .document import StudyDocument
+from .keys import row_hashes
 from .policy import RefusedError, SitePolicy
 
 # Most rows of the account.
@@ -379,18 +377,7 @@ class Account:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.key = folder / "meter", folder / "meter.key"
-
-    def hashes(self, cells: Sequence[dict[str, str]]) -> np.ndarray:
-        """Keyed hashes of rows of a file, (row,). Equal rows have different ones."""
-        if not self.key.is_file():
-            write_private(self.key, os.urandom(32).hex().encode())
-        key, times, found = bytes.fromhex(self.key.read_text()), dict[str, int](), []
-        for row in cells:
-            text = json.dumps(row, sort_keys=True)
-            times[text] = times.get(text, 0) + 1
-            found.append(hmac.digest(key, f"{times[text]} {text}".encode(), "sha256")[:16].hex())
-        return np.array(found, "U32")
+        self.folder = folder / "meter"
 
     def _path(self, study: str) -> Path:
         return self.folder / f"{study[:16]}.npz"
@@ -570,7 +557,7 @@ class Meter:
         rows = {
             line: dict(zip(sheet.header, row, strict=True)) for line, row in zip(sheet.lines, sheet.rows, strict=True)
         }
-        return self.account.hashes([rows[line] for line in lines])
+        return row_hashes(self.policy.folder, [rows[line] for line in lines])
 
 
 def _names(model: Regression, rows: dict[str, np.ndarray]) -> list[str]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import jax
@@ -34,6 +34,7 @@ from ...base.counters import generator
 from ...base.errors import unknown_name_error
 from ...models.families import Bernoulli
 from ...models.predictive import PairsPredictive
+from ...models.regression import Regression
 from ...posterior import Posterior
 from ...posterior.coarse import Coder, coarse
 from ...posterior.coordinates import Coordinates
@@ -43,7 +44,7 @@ from ...results.certificate import Certificate, Check
 from ...results.points import Points
 from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
-from ..engine import Builder, is_whole
+from ..engine import Builder, is_coarse, is_whole
 from ..session import Job, Session
 from .evaluations import raised, unpacked
 from .method import BySums, Result, SumsForecast
@@ -82,12 +83,21 @@ def strength(epsilon: float, delta: float) -> float:
 
     Several Gaussian mechanisms compose to one with mu^2 = sum mu_k^2.
     """
+    most = 100.0 * (1.0 + epsilon**0.5)
+    return float(brentq(lambda mu: _delta(mu, epsilon) - delta, 1e-9, most, xtol=1e-12))
 
-    def excess(mu: float) -> float:
-        second = np.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2.0))
-        return float(ndtr(-epsilon / mu + mu / 2.0) - second - delta)
 
-    return float(brentq(excess, 1e-9, 100.0 * (1.0 + epsilon**0.5), xtol=1e-12))
+def spent(mu: float, delta: float) -> float:
+    """The epsilon of a Gaussian mechanism with this ratio `mu`, see `strength`."""
+    if _delta(mu, 0.0) <= delta:
+        return 0.0
+    return float(brentq(lambda epsilon: _delta(mu, epsilon) - delta, 0.0, mu**2 + 100.0 * mu, xtol=1e-12))
+
+
+def _delta(mu: float, epsilon: float) -> float:
+    """The delta of a Gaussian mechanism (Balle and Wang 2018)."""
+    second = np.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2.0))
+    return float(ndtr(-epsilon / mu + mu / 2.0) - second)
 
 
 @of_rows
@@ -450,41 +460,67 @@ class Private(BySums):
     def check(self, job: Job, engine: Builder) -> None:
         """Raise `ValueError` if the run is impossible, without reading data."""
         super().check(job, engine)
-        # a formula's model follows the rows: its default priors, levels, means and standard deviations
-        predictive = job.post.info.predictive
-        if not isinstance(predictive, PairsPredictive) or not isinstance(predictive.family, Bernoulli):
-            raise ValueError(
-                "Private() needs accord.models.logistic_regression, whose prior depends on no row, found "
-                f"{job.post.info.model or 'another model'}"
-            )
-        if not hasattr(engine, "coarse") or is_whole(engine):
-            raise ValueError('Private() needs engine="local": other engines add no noise')
-        self._budget(job)
-        self._place(job.post)
+        self.require(job.post)
+        if not hasattr(engine, "coarse") or (is_whole(engine) and not is_coarse(engine)):
+            raise ValueError('Private() needs engine="local" or a study: other engines add no noise')
+        self._budget(job.post.num_agents, masks=job.masks)
 
-    def _budget(self, job: Job) -> Budget:
-        agents = job.post.num_agents
-        if agents > 2 and not job.masks:
+    def require(self, post: Posterior) -> None:
+        """Raise `ValueError` if this method cannot sample a posterior, without reading data."""
+        predictive = post.info.predictive
+        # a formula's model follows the rows otherwise: its default priors, levels, means and standard deviations
+        declared = isinstance(post, Regression) and bool(post.ranges)
+        family = post.family if isinstance(post, Regression) and declared else getattr(predictive, "family", None)
+        if not (declared or isinstance(predictive, PairsPredictive)) or not isinstance(family, Bernoulli):
+            raise ValueError(
+                "Private() needs a logistic regression that depends on no row: accord.models.logistic_regression, or "
+                f"a formula with ranges, glm(..., ranges={{...}}), found {post.info.model or 'another model'}"
+            )
+        self._place(post)
+
+    def likely(self, post: Posterior, *, masks: bool) -> Covered:
+        """The simulated coverage for the posterior's numbers of rows and parameters, without reading data."""
+        potential = post.potential.within(self._place(post))
+        precision = _gaussian(
+            jax.grad(potential.log_prior_at), jax.hessian(potential.log_prior_at), np.zeros(post.dim)
+        )[1]
+        budget = self._budget(post.num_agents, masks=masks)
+        return _likely(budget, _rows(post), tuple(map(tuple, precision.tolist())))
+
+    def too_few(self, post: Posterior, likely: Covered) -> str:
+        """The reason to refuse a posterior for its simulated coverage."""
+        return (
+            f"Private(epsilon={self.epsilon:g}, delta={self.delta:g}) with {_rows(post):,} rows and {post.dim} "
+            f"parameters: simulated intervals of 90% cover the parameters {likely.share:.0%} of the time only. Use "
+            "more rows, a larger epsilon or fewer columns"
+        )
+
+    def _budget(self, agents: int, *, masks: bool) -> Budget:
+        if agents > 2 and not masks:
             raise ValueError(
                 "Private() needs masks for three or more agents, which hide what one agent sends: pass "
                 "engine=accord.engines.Local(masks=True)"
             )
         # without masks each agent adds all of the noise
-        shares = max(1, agents - self.colluding) if job.masks else 1
+        shares = max(1, agents - self.colluding) if masks else 1
         return Budget(strength(self.epsilon, self.delta), (agents / shares) ** 0.5)
 
     def _place(self, post: Posterior) -> Coordinates:
         """Coordinates in which every column lies between -1 and 1."""
-        names = post.names
-        for name in self.ranges:
+        names, ranges = post.names, self.ranges
+        if isinstance(post, Regression) and post.ranges:
+            if ranges:
+                raise ValueError("a formula with ranges needs none in Private()")
+            ranges = post.ranges
+        for name in ranges:
             if name not in names:
                 raise unknown_name_error("coefficient in ranges", name, names)
-        if missing := [name for name in names if name not in self.ranges]:
+        if missing := [name for name in names if name not in ranges]:
             raise ValueError(
                 f"ranges has no entry for {', '.join(missing)}: the lowest and the highest value of the column, from "
                 "public knowledge"
             )
-        low, high = np.array([self.ranges[name] for name in names], np.float64).T
+        low, high = np.array([ranges[name] for name in names], np.float64).T
         constant = np.flatnonzero((low == high) & (low != 0.0))
         if constant.size == 0:
             raise ValueError("Private() needs an intercept: a column of ones, with the range (1, 1)")
@@ -500,19 +536,14 @@ class Private(BySums):
     def draw(self, session: Session, start: Start | None = None) -> Result:
         """Draws of the posterior given two noised sums."""
         job = session.job
-        post, place, budget = job.post, self._place(job.post), self._budget(job)
-        rows, dim, potential = int(post.sizes.sum()), post.dim, post.potential.within(place)
+        post, place, budget = job.post, self._place(job.post), self._budget(job.post.num_agents, masks=job.masks)
+        rows, dim, potential = _rows(post), post.dim, post.potential.within(place)
         log_prior = jax.jit(potential.log_prior_at)
         gaussian = partial(_gaussian, jax.jit(jax.grad(potential.log_prior_at)), jax.jit(jax.hessian(log_prior)))
         session.stage("simulating the coverage")
-        precision = gaussian(np.zeros(dim))[1]
-        likely = _likely(budget, rows, precision)
+        likely = self.likely(post, masks=job.masks)
         if not likely.is_enough:
-            raise ValueError(
-                f"Private(epsilon={self.epsilon:g}, delta={self.delta:g}) with {rows:,} rows and {dim} parameters: "
-                f"simulated intervals of 90% cover the parameters {likely.share:.0%} of the time only. Use more rows, "
-                "a larger epsilon or fewer columns. Nothing was released"
-            )
+            raise ValueError(f"{self.too_few(post, likely)}. Nothing was released")
         session.stage("summing with noise")
 
         def answer(position: np.ndarray, step: Step) -> tuple[np.ndarray, np.ndarray]:
@@ -564,8 +595,7 @@ class Private(BySums):
     def forecast(self, session: Session) -> SumsForecast:
         """The cost of the two sums. The certificate is expected to hold if simulated intervals cover."""
         job, dim = session.job, session.job.post.dim
-        rows = job.post.sizes
-        likely = _likely(self._budget(job), int(rows.sum()), np.eye(dim))
+        rows, likely = job.post.sizes, self.likely(job.post, masks=job.masks)
         count = len(_SHARES)
         spent = total_traffic(job.network, count * (dim + dim * (dim + 1) // 2), count)
         spent += Traffic(gradient_rows=count * (1 + dim) * rows)
@@ -573,8 +603,15 @@ class Private(BySums):
         return SumsForecast(self, Cost.of(spent), "two sums", doubt)
 
 
-def _likely(budget: Budget, rows: int, precision: np.ndarray) -> Covered:
+def _rows(post: Posterior) -> int:
+    """Rows of all agents, which are public."""
+    return sum(post.agreed.rows) if isinstance(post, Regression) else int(post.sizes.sum())
+
+
+@cache
+def _likely(budget: Budget, rows: int, of_prior: tuple[tuple[float, ...], ...]) -> Covered:
     """Simulated coverage for columns and parameters of usual size, or smaller ones if the prior is narrow."""
+    precision = np.array(of_prior)
     dim = len(precision)
     # a linear predictor of sd 1 at most
     root = np.linalg.inv(np.linalg.cholesky(precision + (1.0 + (dim - 1) / 3.0) * np.eye(dim)))
