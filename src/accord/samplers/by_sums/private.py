@@ -404,7 +404,8 @@ class Private(BySums):
     """Differential privacy for the rows of all agents, with intervals that include the noise.
 
     Two sums with noise: (epsilon, delta) bounds what they, and so the draws, reveal about any one row. Neighbours
-    differ in one row that is replaced, so that numbers of rows are public. Only logistic regressions so far.
+    differ in one row that is replaced, so that numbers of rows are public. Only logistic regressions so far: from a
+    formula with ranges, `accord.models.glm(..., ranges={...})`, or `accord.models.logistic_regression`.
 
     The noise is new in every run, whatever its seed. The guarantee holds for one run. Other runs on the same rows add
     to it, and so does everything else that depends on the rows, such as ranges or columns chosen after a look at them.
@@ -415,8 +416,8 @@ class Private(BySums):
     epsilon, delta
         The guarantee, epsilon > 0 and 0 < delta < 1. A delta below 1 / number of rows is usual.
     ranges
-        The lowest and the highest value of each column, by the names of the coefficients, from public knowledge and
-        not from the rows. A column of ones has (1, 1). Rows beyond them count less.
+        For `logistic_regression`, the lowest and the highest value of each column, by the names of the coefficients,
+        from public knowledge and not from the rows. A column of ones has (1, 1). Rows beyond them count less.
     colluding
         Number of agents that may reveal their noise to others. The noise of the remaining agents hides a row alone.
 
