@@ -932,7 +932,7 @@ FAULTS = [
     Fault("ranges, rows decide", "data/ranges.py", "return [own[0]] * len(self.sites)", "return list(own)", RANGES),
     Fault("ranges, unfit rows", "data/ranges.py", "fits &= is_known", "pass", RANGES),
     Fault(
-        "ranges, no weight", "models/glm.py", '"weight": fits.astype(np.float64)', '"weight": fits * 0.0 + 1.0', RANGES
+        "ranges, no weight", "models/glm.py", "whole[name][fits] = values[:-1]", "whole[name][:] = values[-1]", RANGES
     ),
     Fault("ledger, no sum", "federation/ledger.py", "squares[shared] += other.mu**2", "squares[shared] += 0.0", LEDGER),
     Fault("ledger, both kinds", "federation/ledger.py", "np.isfinite(other.mu) != here", "False", LEDGER),

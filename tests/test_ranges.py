@@ -75,6 +75,20 @@ def test_draws_do_not_need_fitting_rows_at_every_agent():
     np.testing.assert_allclose(run.draws.mean(axis=(0, 1, 2)), alone.draws.mean(axis=(0, 1, 2)), atol=0.2)
 
 
+def test_a_row_with_an_infinite_term_counts_as_none_without_a_word():
+    formula = "died ~ I(1 / (dose - 1.25))"
+    found = table(0)
+    found["dose"][7] = 1.25
+    post = model(found, table(1), formula=formula)
+    np.testing.assert_array_equal(np.flatnonzero(post.shards[0]["weight"] == 0.0), [7])
+    assert np.isfinite(post.shards[0]["design"]).all()
+    # the made-up rows raise an error for everyone
+    with pytest.raises(ValueError, match="is not finite in some rows of site 'declared ranges'"):
+        model(found, formula="died ~ log(dose)")
+    with pytest.raises(ValueError, match="one column on its left"):
+        model(found, formula="log(dose) ~ age")
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -95,6 +109,8 @@ def test_wrong_ranges_raise(wrong, message):
 def test_wrong_calls_raise():
     with pytest.raises(ValueError, match="effects of groups"):
         model(table(0), formula="died ~ age + (1 | ward)")
+    with pytest.raises(ValueError, match="cannot have an offset"):
+        model(table(0), formula="died ~ age + offset(dose)")
     with pytest.raises(ValueError, match="no weights"):
         model(table(0), weights="dose")
     with pytest.raises(DataError, match=r"agent 0: there is no column 'ward'"):

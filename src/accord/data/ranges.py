@@ -157,6 +157,11 @@ class MadeUpCollectives(SiteCollectives):
         return tuple(range(len(self.sites)))
 
     @property
+    def unheard(self) -> tuple[str, ...]:  # type: ignore[override]
+        """All but the made-up rows."""
+        return self.sites[1:]
+
+    @property
     def is_whole(self) -> bool:
         """False: nothing that needs the rows of all sites may follow from rows."""
         return False

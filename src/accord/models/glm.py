@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -293,6 +294,8 @@ def glm_within(
     """
     if "|" in formula:
         raise ValueError(f"a formula with ranges cannot have effects of groups, found {formula!r}")
+    if re.fullmatch(r"\s*\w+(\[[^\]]*\])?\s*", formula.partition("~")[0]) is None:
+        raise ValueError(f"a formula with ranges needs one column on its left, such as died ~ age, found {formula!r}")
     made_up = ranges.made_up()
     # one made-up row more, as a site may have none that fits
     tables = {
@@ -303,21 +306,24 @@ def glm_within(
         # warnings are about rows
         warnings.simplefilter("ignore")
         post = glm(study_of_made_up(ranges, tables, formula), formula, family, priors)
+    made = cast(dict[str, np.ndarray], post.source(0))
+    if "offset" in made:
+        raise ValueError(f"a formula with ranges cannot have an offset, found {formula!r}")
     shards: list[Any] = [RemoteRows(site) for site in sites]
     for place, (site, (_, fits)) in enumerate(here.items(), 1):
         shards[sites.index(site)] = _scattered(post.source(place), fits)
-    design = np.asarray(post.source(0)["design"])
+    design = made["design"]
     pairs = zip(design.min(axis=0).tolist(), design.max(axis=0).tolist(), strict=True)
     return post.within(dict(zip(post.names, pairs, strict=False)), sites, rows, shards)
 
 
 def _scattered(found: dict[str, np.ndarray], fits: np.ndarray) -> dict[str, np.ndarray]:
-    """Rows at their places among all rows, with weights. The last row of `found` is made up."""
+    """Rows at their places among all rows, others with the weight 0. The last row of `found` is made up."""
     whole = {}
     for name, values in found.items():
         whole[name] = np.zeros((fits.size, *values.shape[1:]), values.dtype)
         whole[name][fits] = values[:-1]
-    return {**whole, "weight": fits.astype(np.float64)}
+    return whole
 
 
 def _require_possible_size(study: Study, columns: int) -> None:
