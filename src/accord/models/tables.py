@@ -181,11 +181,9 @@ def settled(
         rows["design"] = matrices.design if family.has_intercept else matrices.design[:, 1:]
         if study.meeting.unheard:
             # a term may be infinite at single values
-            is_finite = np.isfinite(rows["design"]).all(axis=1, keepdims=True)
-            rows["design"], rows["weight"] = (
-                np.where(is_finite, rows["design"], 0.0),
-                is_finite[:, 0].astype(np.float64),
-            )
+            is_finite = np.asarray(np.isfinite(rows["design"]).all(axis=1))
+            rows["design"] = np.where(is_finite[:, None], rows["design"], 0.0)
+            rows["weight"] = is_finite.astype(np.float64)
         offset = matrices.offset
         if "exposure" in beside:
             log_exposure = np.log(beside["exposure"])
