@@ -87,6 +87,8 @@ _SHORT = 3.0
 _LAST_STEP = 1e-2
 # The same with coarse answers, in sds of the noise of a gradient.
 _LAST_NOISY_STEP = 2.0
+# Rise of F that noise may hide, in sds of the noise of one sum.
+_HIDDEN = 4.0
 # Largest steepness, from which noise follows, at the end of a search, relative to near points and to the curvature.
 _FINE = 2.0
 # Distance within which the ends of two searches are one mode, in standard deviations, and the same with coarse answers.
@@ -624,7 +626,7 @@ def _searched(
     # noise hides small steps and rises
     noise, allowed, one_mode = session.noise, 0.0, _ONE_MODE
     if noise is not None:
-        allowed, one_mode = 4.0 * float(noise.value(np.zeros(1))[0]), _ONE_NOISY_MODE
+        allowed, one_mode = _HIDDEN * float(noise.value(np.zeros(1))[0]), _ONE_NOISY_MODE
     here, steep = expansions(session, place, at, steepness), steepness
 
     def last_step() -> np.ndarray | float:
@@ -632,6 +634,11 @@ def _searched(
             return _LAST_STEP
         blur = noise.expanded_gradient(steep) * at.shape[1] ** 0.5
         return np.asarray(np.maximum(_LAST_NOISY_STEP * blur, _LAST_STEP))
+
+    def hidden_rise(own: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        if noise is None:
+            return np.zeros(own.size)
+        return np.asarray(_HIDDEN * np.hypot(noise.value(steep[own]), noise.value(expected)) / 2.0**0.5)
 
     def is_fine() -> np.ndarray | bool:
         # noise of a steep start would look like a mode
@@ -661,7 +668,7 @@ def _searched(
         value = np.where(np.isfinite(there.hessian).all(axis=(1, 2)), there.value, np.inf)
         best = value.reshape(_LENGTHS.size, -1).argmin(axis=0) * own.size + np.arange(own.size)
         # a last step may leave F as it is, and noise may hide its rise
-        slack = np.where(length[own] < _SHORT, allowed, -allowed)
+        slack = np.where(length[own] < _SHORT, hidden_rise(own, expected[: own.size]), -allowed)
         better = value[best] <= here.value[own] + 1e-9 * (1 + abs(here.value[own])) + slack
         stuck[own[~better]] = True
         moves, best = own[better], best[better]
