@@ -4,13 +4,14 @@ Each step releases one sum, of z z' over the rows, with z = (x, w r): the column
 b_0, clipped to +-cut, all in units of half a declared range. The blocks of this sum are H = sum x x', g = sum x r and
 q = sum r^2. Replacing a row changes the sum by at most sqrt(2) max |z|^2 in Frobenius norm, as z z' is positive
 semidefinite.
-Given H, the coefficients b and the residual sd s, with d = b - b_0 and D = s^2 H + s_g^2 I:
+Given H, the coefficients b and the residual sd s,
 
-    g ~ N(H d, D),    E q = n s^2 + d'H d,    var q = 2 n s^4 + 4 s^2 d'H d + s_q^2,    cov(g, q) = 2 s^2 H d.
+    g ~ N(H (b - b_0), s^2 H),    q ~ g'H^-1 g + s^2 chi^2,
 
-The posterior is a mixture over points (H, s): H is drawn around the noised Hessian, and s from a grid. Given a point, b
-is Gaussian. The point's weight is the density of g and of q given g, with the moments of q over b. Normal residuals
-beyond the cut shrink E q by a known factor.
+with as many degrees of freedom as rows beyond columns. The noise of H, g and q is Gaussian. The posterior is a mixture
+over points (H, s): H is drawn around the noised Hessian, and s from a grid. Given a point, b is Gaussian, and the
+point's weight is the density of the noised g times that of the noised q given it, a Gaussian with the exact moments.
+Normal residuals beyond the cut shrink E q by a known factor.
 
 The first step clips at the declared range of the response. The second step clips at a few sds of the residuals that the
 first one found, so that its noise follows the residuals and not the range.
@@ -128,15 +129,17 @@ class Linear:
     ) -> Components:
         """The posterior given the releases of all steps, for a Gaussian prior."""
         mean, precision = prior
-        last, count, least = releases[-1], len(mean) - 1, np.trace(precision[:-1, :-1]) / (len(mean) - 1)
+        last, count = releases[-1], len(mean) - 1
+        largest = max(last.square, 0.0) * (1.0 + _HIGH * (2.0 / rows) ** 0.5) + _HIGH * last.of_square
+        end = 0.5 * float(np.log(largest / rows))
+        # the information of the rows is H / s^2
+        least = np.trace(precision[:-1, :-1]) / count * np.exp(2.0 * end)
         hessians = noised_hessians(releases, least, random, _POINTS, rows)
         seen = _Seen(last, mean[:-1], precision[:-1, :-1], rows)
 
         def of_log_sd(log_sd: np.ndarray) -> np.ndarray:
             return np.asarray(-0.5 * precision[-1, -1] * (log_sd - mean[-1]) ** 2)
 
-        largest = max(last.square, 0.0) * (1.0 + _HIGH * (2.0 / rows) ** 0.5) + _HIGH * last.of_square
-        end = 0.5 * float(np.log(largest / rows))
         low, high = end - _REACH, end
         for _ in range(_REFINED):
             edges, width = np.linspace(low, high, _CELLS + 1, retstep=True)
@@ -220,36 +223,30 @@ def _weighted(seen: _Seen, hessians: np.ndarray, log_sd: np.ndarray) -> tuple[np
     release, mean, precision, rows = seen
     gradient, position = release.gradient, release.position[:-1]
     variance = np.exp(2.0 * log_sd)
-    spread = variance[:, None, None]
-    noise = spread * hessians + release.of_gradient**2 * np.eye(len(mean))
+    hidden = release.of_gradient**2
+    inverse = np.linalg.inv(variance[:, None, None] * hessians + hidden * np.eye(len(mean)))
     # D^-1 H and H D^-1 H
-    weighted = np.linalg.solve(noise, hessians)
-    information = np.swapaxes(weighted, 1, 2) @ hessians
+    weighted = inverse @ hessians
+    back = np.swapaxes(weighted, 1, 2)
+    information = back @ hessians
     covariance = np.linalg.inv(information + precision)
-    of_gradient = np.swapaxes(weighted, 1, 2) @ gradient
-    found = np.einsum("jab,jb->ja", covariance, of_gradient + information @ position + precision @ mean)
+    pull = np.einsum("jab,b->ja", back, gradient) + information @ position + precision @ mean
+    found = np.einsum("jab,jb->ja", covariance, pull)
     # the density of the gradient, by Woodbury's identity
+    total = inverse - weighted @ covariance @ back
     off = gradient - hessians @ (mean - position)
-    solved = np.linalg.solve(noise, off[..., None])[..., 0]
-    slopes = np.einsum("jab,jb->ja", hessians, solved)
-    squares = np.einsum("ja,ja->j", off, solved) - np.einsum("ja,jab,jb->j", slopes, covariance, slopes)
-    log_weight = 0.5 * (np.linalg.slogdet(covariance)[1] - np.linalg.slogdet(noise)[1] - squares)
-    # q given g is quadratic in b, with these moments over b
-    moved = found - position
-    bend, rest = hessians - 2.0 * spread * information, hessians - spread * information
-    turned = np.einsum("jab,jb->ja", bend, moved)
-    uncertain = bend @ covariance
-    expected = rows * variance + np.einsum("ja,ja->j", moved, turned) + np.trace(uncertain, axis1=1, axis2=2)
-    expected = expected + 2.0 * variance * np.einsum("ja,ja->j", moved, of_gradient)
-    slope = turned + variance[:, None] * of_gradient
-    of_square = 2.0 * rows * variance**2 + release.of_square**2
-    of_square = of_square + 4.0 * variance * np.einsum(
-        "jab,jab->j", rest, covariance + moved[:, :, None] * moved[:, None]
-    )
-    of_square = of_square + 2.0 * np.einsum("jab,jba->j", uncertain, uncertain)
-    of_square = of_square + 4.0 * np.einsum("ja,jab,jb->j", slope, covariance, slope)
-    total = variance + np.einsum("ja,jab,jb->j", moved, hessians, moved) / rows
-    off_square = release.square - _kept(release.radius / np.sqrt(total)) * expected
+    solved = np.einsum("jab,jb->ja", total, off)
+    determinants = np.linalg.slogdet(covariance)[1] + np.linalg.slogdet(inverse)[1]
+    log_weight = 0.5 * (determinants - np.einsum("ja,ja->j", off, solved))
+    # the gradient without noise, given the noised one: its mean and covariance
+    quiet, left = gradient - hidden * solved, hidden * (np.eye(len(mean)) - hidden * total)
+    share, fit = np.linalg.solve(hessians, left), np.linalg.solve(hessians, quiet[..., None])[..., 0]
+    free = max(rows - len(mean), 1)
+    expected = free * variance + np.einsum("ja,ja->j", quiet, fit) + np.trace(share, axis1=1, axis2=2)
+    of_square = 2.0 * free * variance**2 + release.of_square**2 + 2.0 * np.einsum("jab,jba->j", share, share)
+    of_square = of_square + 4.0 * np.einsum("ja,jab,jb->j", fit, left, fit)
+    kept = _kept(release.radius / np.sqrt(expected / rows))
+    off_square = release.square - kept * expected
     return log_weight - 0.5 * np.log(of_square) - 0.5 * off_square**2 / of_square, found, covariance
 
 
