@@ -68,7 +68,8 @@ class Private(BySums):
     """Differential privacy for the rows of all agents, with intervals that include the noise.
 
     Two sums with noise: (epsilon, delta) bounds what they, and so the draws, reveal about any one row. Neighbours
-    differ in one row that is replaced, so that numbers of rows are public. Only logistic regressions so far.
+    differ in one row that is replaced, so that numbers of rows are public. It samples `accord.models` of two kinds:
+    `logistic_regression`, and `linear_regression` with an unknown residual sd.
 
     The noise is new in every run, whatever its seed. The guarantee holds for one run. Other runs on the same rows add
     to it, and so does everything else that depends on the rows, such as ranges or columns chosen after a look at them.
@@ -80,15 +81,16 @@ class Private(BySums):
         The guarantee, epsilon > 0 and 0 < delta < 1. A delta below 1 / number of rows is usual.
     ranges
         The lowest and the highest value of each column, by the names of the coefficients, from public knowledge and
-        not from the rows. A column of ones has (1, 1). Rows beyond them count less.
+        not from the rows. A column of ones has (1, 1). A linear regression also needs the range of its response, under
+        "y". Values beyond a range count less, or as its end in a linear regression.
     colluding
         Number of agents that may reveal their noise to others. The noise of the remaining agents hides a row alone.
 
     Raises
     ------
     ValueError
-        A number is out of range. In a run: the posterior is not a logistic regression, a range is missing, or too few
-        rows for intervals that cover.
+        A number is out of range. In a run: the posterior is another model, a range is missing, or too few rows for
+        intervals that cover.
     """
 
     epsilon: float

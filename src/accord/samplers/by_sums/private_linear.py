@@ -4,14 +4,15 @@ Each step releases one sum, of z z' over the rows, with z = (x, w r): the column
 b_0, clipped to +-cut, all in units of half a declared range. The blocks of this sum are H = sum x x', g = sum x r and
 q = sum r^2. Replacing a row changes the sum by at most sqrt(2) max |z|^2 in Frobenius norm, as z z' is positive
 semidefinite.
+
 Given H, the coefficients b and the residual sd s,
 
     g ~ N(H (b - b_0), s^2 H),    q ~ g'H^-1 g + s^2 chi^2,
 
 with as many degrees of freedom as rows beyond columns. The noise of H, g and q is Gaussian. The posterior is a mixture
-over points (H, s): H is drawn around the noised Hessian, and s from a grid. Given a point, b is Gaussian, and the
-point's weight is the density of the noised g times that of the noised q given it, a Gaussian with the exact moments.
-Normal residuals beyond the cut shrink E q by a known factor.
+over points (H, s): H is drawn around the noised Hessian, and s from a grid. Given a point, b is Gaussian. The weight of
+a point is the density of the noised g, times that of the noised q given it: a Gaussian with the exact moments. Normal
+residuals beyond the cut shrink E q by a known factor.
 
 The first step clips at the declared range of the response. The second step clips at a few sds of the residuals that the
 first one found, so that its noise follows the residuals and not the range.

@@ -73,8 +73,8 @@ class Release(NamedTuple):
     position
         The position, (dim,).
     gradient, hessian
-        The noised gradient (column,) and negative Hessian (column, column) of the log likelihood. Those of a linear
-        regression are for a residual sd of 1.
+        The noised gradient (column,) and negative Hessian (column, column) of the log likelihood. In a linear
+        regression, of the log likelihood for a residual sd of 1.
     of_gradient, of_hessian
         Sds of their noise, as in `Step`.
     radius
