@@ -137,7 +137,7 @@ def main(studies: int = 1_000, design: str = "uniform", cells: str = "") -> None
         budget = Budget(strength(epsilon, DELTA), 1.0)
         each = [study(budget, rows, dim, design, seed) for seed in range(studies)]
         covered, width, without, ignored, noise = (np.array(numbers) for numbers in zip(*each, strict=True))
-        before = likely(model, budget, rows, np.eye(covered.shape[1]) / PRIOR**2)
+        before = likely(model, budget, rows, tuple(map(tuple, (np.eye(covered.shape[1]) / PRIOR**2).tolist())))
         verdict = f"{before.share:.2f}" + ("" if before.is_enough else ", refused")
         # coefficients, and the residual sd
         parts = [slice(0, dim)] + [slice(dim, None)] * (covered.shape[1] > dim)

@@ -29,6 +29,7 @@ class Fault(NamedTuple):
 
 LAW, PLAIN, OUTPUT = "test_law.py", "test_law.py test_limits.py", "test_output.py"
 IDENTITY = "test_identity.py"
+LEDGER, RANGES = "test_private_study.py", "test_ranges.py"
 FAULTS = [
     # models
     Fault("log gamma", "base/special.py", "5 / 66", "5 / 67", "test_log_gamma.py"),
@@ -916,10 +917,29 @@ FAULTS = [
     Fault(
         "meter, clipped numbers",
         "posterior/coarse.py",
-        "return inside & (whole | ~self.value)",
-        "return inside",
+        "return ~self._hidden(noisy) & (np.abs(",
+        "return (np.abs(",
         "test_meter.py",
     ),
+    Fault("coarse, steep points", "posterior/coarse.py", " | (size > self.shown)", "", "test_coarse.py"),
+    Fault(
+        "coarse, steep expansions",
+        "posterior/coarse.py",
+        "self.expanded[1] * self._times(radius)[:, None]",
+        "self.expanded[1]",
+        "test_coarse.py",
+    ),
+    Fault("ranges, rows decide", "data/ranges.py", "return [own[0]] * len(self.sites)", "return list(own)", RANGES),
+    Fault("ranges, unfit rows", "data/ranges.py", "fits &= is_known", "pass", RANGES),
+    Fault(
+        "ranges, no weight", "models/glm.py", "whole[name][fits] = values[:-1]", "whole[name][:] = values[-1]", RANGES
+    ),
+    Fault("ledger, no sum", "federation/ledger.py", "squares[shared] += other.mu**2", "squares[shared] += 0.0", LEDGER),
+    Fault("ledger, both kinds", "federation/ledger.py", "np.isfinite(other.mu) != here", "False", LEDGER),
+    Fault(
+        "ledger, persons", "federation/ledger.py", "cells = [{person: row[person]} for row in cells]", "pass", LEDGER
+    ),
+    Fault("ledger, no limit", "federation/ledger.py", "and after > policy.epsilon", "and False", LEDGER),
     Fault(
         "federation, messages without masks",
         "federation/flower/board.py",

@@ -16,6 +16,7 @@ from accord.base.errors import DataError
 from accord.cli import app
 from accord.federation import RefusedError, SitePolicy, meter
 from accord.federation.check import check
+from accord.federation.keys import row_hashes
 from accord.federation.meter import Account, Cells, Measured, Meter, rounded_down
 from accord.posterior.coarse import CoarseTotals, Noise
 from accord.samplers import Importance
@@ -148,12 +149,12 @@ def test_shown_sds_are_rounded_down(sd, found):
 
 def test_hashes_of_rows_are_keyed_and_different(tmp_path):
     rows = [{"age": "50"}, {"age": "51"}, {"age": "50"}]
-    first, other = Account(tmp_path / "first"), Account(tmp_path / "other")
-    hashes = first.hashes(rows)
-    assert len(set(hashes)) == 3 and list(hashes) == list(first.hashes(rows))
+    hashes = row_hashes(tmp_path / "first", rows)
+    assert len(set(hashes)) == 3 and list(hashes) == list(row_hashes(tmp_path / "first", rows))
     # the order of rows does not matter
-    assert set(first.hashes(rows[::-1])) == set(hashes) and not set(other.hashes(rows)) & set(hashes)
-    assert (tmp_path / "first" / "meter.key").stat().st_mode & 0o777 == 0o600
+    assert set(row_hashes(tmp_path / "first", rows[::-1])) == set(hashes)
+    assert not set(row_hashes(tmp_path / "other", rows)) & set(hashes)
+    assert (tmp_path / "first" / "rows.key").stat().st_mode & 0o777 == 0o600
 
 
 # --- studies ---
@@ -287,7 +288,7 @@ def test_other_families_have_no_optimistic_forecast(coarse):
     federation, _ = coarse
     few, many = (meter.forecast(3, rows, 4000, bounded=True) for rows in (300, 1200))
     assert many == pytest.approx(2.0 * few)
-    assert meter.forecast(3, 300, 4000, bounded=False) < 0.01 * few
+    assert meter.forecast(3, 300, 4000, bounded=False) == 0.25 * few
 
 
 def test_commands_show_the_numbers_of_the_site(coarse):

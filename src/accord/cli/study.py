@@ -31,6 +31,7 @@ def check_command(study: _Study, policy: _Policy) -> None:
     """Check at a site that its policy allows a study and that its file fits. Nothing is sent."""
     from ..federation import SitePolicy, StudyDocument
     from ..federation.check import check
+    from ..federation.program import unfit_rows
 
     with users_errors():
         document, own = StudyDocument.read(study), SitePolicy.read(policy)
@@ -41,6 +42,15 @@ def check_command(study: _Study, policy: _Policy) -> None:
             typer.echo(
                 f"forecast with as many rows at all sites: someone with all other rows of {own.site} knows the most "
                 f"exposed cell to about {found.forecast:.1g} standard deviations of its column"
+            )
+        if found.unfit:
+            typer.echo(f"this site only: {unfit_rows(found.unfit, found.rows)}")
+        if found.epsilon is not None and document.private is not None:
+            typer.echo(f"epsilon of its rows over all studies, this one included: {found.epsilon:.3g}")
+        if found.coverage is not None:
+            typer.echo(
+                f"forecast with as many rows at all sites: intervals of 90% cover {found.coverage.share:.0%} of the "
+                "time"
             )
         for text in found.perhaps:
             typer.echo(f"perhaps: with rows like these at all sites, {text}")

@@ -36,6 +36,8 @@ class SiteCollectives(ABC):
     here: tuple[int, ...]
     # whether sites add noise to what they send
     is_coarse = False
+    # sites whose rows nothing may depend on, not even an error
+    unheard: tuple[str, ...] = ()
 
     @property
     def is_whole(self) -> bool:

@@ -21,6 +21,7 @@ from .columns import ColumnSpec, Problems, absent_column, tables_of
 from .files import Dialects
 from .missing import MARK, filled, warn_of_dropped, with_counts, without_missing, without_value
 from .policy import Policy
+from .ranges import MADE_UP, MadeUpCollectives, Ranges
 from .sources import source_at, sources_in_file, sources_in_files, sources_in_memory, sources_shared_out
 from .summaries import NUMERIC, Agreed, agree, rare_levels
 from .warnings import look_alike, spellings, warn_of
@@ -495,6 +496,24 @@ def study_at(
         unread = [problems]
     meeting.require(unread)
     return _met(meeting, sources, [], wanted, missing, constant)
+
+
+def study_of_made_up(ranges: Ranges, tables: Mapping[str, Mapping[str, np.ndarray]], formula: str) -> Study:
+    """The study of rows that are made up from declared ranges, and of sites whose rows have no say in it.
+
+    Parameters
+    ----------
+    ranges
+        The ranges of all columns.
+    tables
+        The rows of each site whose rows are here, within the ranges.
+    formula
+        The formula.
+    """
+    rows = {MADE_UP: ranges.made_up(), **tables}
+    sources = sources_in_memory(rows, Policy.none(), Dialects())
+    settings = _settings(columns=list(ranges.columns), formula=formula, strings=ranges.factors)
+    return _met(MadeUpCollectives(tuple(rows)), sources, [], *settings)
 
 
 # --- from cells to a study ---

@@ -8,8 +8,10 @@ from typing import Any
 from ..base.errors import DataError
 from ..data.collectives import Pending, Question, ReplayCollectives
 from ..data.files import read_sheet
+from ..samplers.by_sums.private import Covered
 from .document import StudyDocument
 from .keys import is_signed, signature
+from .ledger import Ledger
 from .meter import Meter
 from .policy import SitePolicy
 from .program import absent_column
@@ -32,6 +34,12 @@ class Checked:
     forecast
         The least sd of a cell that the study leaves to someone with all other rows, if all sites have as many rows, see
         `accord.federation.meter`. None if it is not known.
+    unfit
+        With differential privacy, the number of rows that count as none, because a cell does not fit into its range.
+    coverage
+        With differential privacy, the simulated coverage of intervals of 90%, if all sites have as many rows.
+    epsilon
+        With differential privacy, the epsilon of the site's rows over all studies after this one.
     """
 
     rows: int = 0
@@ -39,6 +47,9 @@ class Checked:
     wrong: list[str] = field(default_factory=list)
     perhaps: list[str] = field(default_factory=list)
     forecast: float | None = None
+    unfit: int = 0
+    coverage: Covered | None = None
+    epsilon: float | None = None
 
 
 def check(study: StudyDocument, policy: SitePolicy) -> Checked:
@@ -56,11 +67,35 @@ def check(study: StudyDocument, policy: SitePolicy) -> Checked:
     found.wrong += [absent_column(policy.data.name, name, near) for name, near in absent.items()]
     if not absent and policy.site in study.sites:
         _make_model(study, policy, found)
-    if study.module is None and study.coarse:
+    if study.private is not None and not found.wrong:
+        _forecast_private(study, policy, found)
+    elif study.module is None and study.coarse:
         meter, rows = Meter(policy, study), found.rows * len(study.sites)
         found.forecast = meter.forecast(rows)
         found.perhaps += meter.refusals(rows)
     return found
+
+
+def _forecast_private(study: StudyDocument, policy: SitePolicy, found: Checked) -> None:
+    """Forecast what a study with differential privacy costs, from numbers of rows and from the ledger."""
+    assert study.private is not None
+    try:
+        found.epsilon = Ledger(policy).epsilon(study)
+    except DataError as error:
+        found.wrong.append(str(error))
+        return
+    if policy.epsilon is not None and found.epsilon > policy.epsilon:
+        found.wrong.append(
+            f"{policy.site}: its policy allows an epsilon of {policy.epsilon:g} for each row, and after this study it "
+            f"would be {found.epsilon:.3g}"
+        )
+    dialect, site = study.dialects.at(policy.site), policy.site
+    own = study.ranges.within(read_sheet(policy.data, dialect).columns, dialect)
+    found.unfit = int((~own[1]).sum())
+    post = study.model_within([found.rows] * len(study.sites), {site: own}).alone(study.sites.index(site))
+    found.coverage = study.private.likely(post, masks=study.masks)
+    if not found.coverage.is_enough:
+        found.perhaps.append(study.private.too_few(post, found.coverage))
 
 
 def _of_key(study: StudyDocument, policy: SitePolicy) -> list[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from .. import models
 from ..base.checks import whole_number
@@ -19,11 +21,15 @@ from ..data.files import Dialects
 from ..data.formula_names import FormulaNames
 from ..data.missing import in_files
 from ..data.policy import Policy
+from ..data.ranges import Ranges
+from ..data.sources import cells_at
 from ..data.studies import study_at
 from ..engines.noise import seed_words
 from ..models.documents import arguments_of_glm, keys_of_data, keys_of_glm, options_of_study
 from ..models.effects import INTEGRATED, require_integrated
 from ..models.formula import columns_of_formula, require_groups_of_sites
+from ..models.glm import glm_within
+from ..models.regression import Regression
 from ..models.sections import require_known, require_placed, require_type
 from ..models.tables import family_of, needed
 from ..posterior import Posterior
@@ -31,11 +37,12 @@ from ..posterior.masks import FEWEST
 from ..samplers.by_sums.auto import Auto
 from ..samplers.by_sums.importance import Importance
 from ..samplers.by_sums.method import BySums
+from ..samplers.by_sums.private import Private
 from .module import KEYS as MODULE
 from .module import ApprovedModule
 
 # Sections of a document, and the keys of [run] with their types.
-_SECTIONS = ("data", "model", "priors", "run", "rehearsal")
+_SECTIONS = ("data", "model", "priors", "run", "private", "rehearsal")
 _RUN = {
     "draws": "int",
     "chains": "int",
@@ -46,6 +53,12 @@ _RUN = {
     "report": "bool",
     "points": "bool",
 }
+# Keys of [private] with their types.
+_PRIVATE = {"epsilon": "float", "delta": "float", "colluding": "int"}
+# Keys of [run] that a private study cannot have, and the only ones of [data] and [model].
+_NOT_PRIVATE = ("coarse", "fallback", "report", "points")
+_PRIVATE_DATA = ("sites", "separator", "decimal", "thousands", "encoding", "header")
+_PRIVATE_MODEL = ("formula", "family", "ranges")
 # Keys of [rehearsal].
 REHEARSAL = ("rows", "columns", "effects", "apart")
 # Keys of [data] that a study cannot have.
@@ -66,7 +79,7 @@ def _tables_of(document: dict[str, Any]) -> dict[str, Collection[str]]:
     model = document.get("model")
     keys = MODULE if isinstance(model, dict) and "numpyro" in model else keys_of_glm()
     data = (keys_of_data() | {"sites"}).difference(_AT_SITES)
-    return {"data": data, "model": keys, "run": _RUN, "rehearsal": REHEARSAL}
+    return {"data": data, "model": keys, "run": _RUN, "private": _PRIVATE, "rehearsal": REHEARSAL}
 
 
 @dataclass(frozen=True)
@@ -134,6 +147,10 @@ class StudyDocument:
                     f"{key} = true in [run] needs exact sums: set coarse = false, which policies must allow"
                 )
         # errors in options and arguments are raised now
+        if self.private is not None:
+            self._require_private()
+        elif "ranges" in document["model"]:
+            raise ValueError("ranges in [model] is for differential privacy: add a [private] section with an epsilon")
         if self.module is None:
             self._options  # noqa: B018
             family_of(self._arguments.get("family", "normal"))
@@ -193,8 +210,53 @@ class StudyDocument:
 
     @property
     def method(self) -> BySums:
-        """The method: `Importance()`, or with `fallback = true` in [run] the default, which may need many sums."""
-        return Auto() if self.run.get("fallback", False) else Importance()
+        """The method: `Importance()`, `Private(...)` with a section [private], or the default with `fallback = true`.
+
+        The default may need many sums.
+        """
+        return self.private or (Auto() if self.run.get("fallback", False) else Importance())
+
+    @cached_property
+    def private(self) -> Private | None:
+        """The method of a study with differential privacy, or None without a section [private]."""
+        section = self._document.get("private")
+        if section is None:
+            return None
+        require_known("key of [private]", section, _PRIVATE)
+        for key, value in section.items():
+            require_type("[private]", key, value, _PRIVATE[key])
+        if "epsilon" not in section:
+            raise ValueError("[private] has no epsilon, such as epsilon = 1.0")
+        return Private(**section)
+
+    @cached_property
+    def ranges(self) -> Ranges:
+        """The declared ranges of the columns of a study with differential privacy."""
+        found = Ranges(self._arguments.get("ranges", {}))
+        found.require(sorted(columns_of_formula(self._arguments["formula"])))
+        return found
+
+    def _require_private(self) -> None:
+        """Raise `ValueError` if the document has anything that depends on rows."""
+        model, data = self._document["model"], self._document["data"]
+        if "formula" not in model:
+            raise ValueError("a study with [private] needs a formula in [model]")
+        for section, own, known in (("model", model, _PRIVATE_MODEL), ("data", data, _PRIVATE_DATA)):
+            if beyond := [key for key in own if key not in known]:
+                raise ValueError(f"[{section}] of a study with [private] cannot have {beyond[0]}")
+        for key in _NOT_PRIVATE:
+            if key in self.run:
+                raise ValueError(f"[run] of a study with [private] cannot have {key}")
+        # errors of the formula, the family and the ranges are raised now
+        assert self.private is not None
+        self.private.require(self.model_within([1] * len(self.sites), {}))
+
+    def model_within(
+        self, rows: Sequence[int], here: Mapping[str, tuple[Mapping[str, np.ndarray], np.ndarray]]
+    ) -> Regression:
+        """The model of a study with differential privacy: arguments as in `accord.models.glm.glm_within`."""
+        arguments = {key: value for key, value in self._arguments.items() if key != "ranges"}
+        return glm_within(self.ranges, self.sites, rows, here, **arguments)
 
     @property
     def columns(self) -> frozenset[str]:
@@ -266,7 +328,25 @@ class StudyDocument:
             post = self.module.posterior(sources)
             _require_few_parameters(post.alone(here), self.sites[here], floors)
             return post
+        if self.private is not None:
+            return self._private_model(meeting, file, floors)
         return models.glm(study_at(meeting, file, floors, **self.options), **self._arguments)
+
+    def _private_model(self, meeting: SiteCollectives, file: Path | None, floors: Policy) -> Posterior:
+        """The model of a study with differential privacy. The number of rows is all that leaves the site."""
+        here, own = {}, []
+        for place in meeting.here:
+            assert file is not None
+            site = self.sites[place]
+            cells, problems = cells_at(site, file, self.dialects.at(site))
+            if problems:
+                raise DataError(problems[0])
+            here[site] = self.ranges.within(cells, self.dialects.at(site))
+            own.append({"rows": here[site][1].size})
+        rows = [int(one["rows"]) for one in meeting.gathered(own)]
+        post = self.model_within(rows, here)
+        meeting.require([floors.refusals(site, post.dim, fits.size) for site, (_, fits) in here.items()])
+        return post
 
 
 def _require_few_parameters(post: Posterior, site: str, floors: Policy) -> None:

@@ -203,3 +203,19 @@ def digest(found: bytes) -> str:
 def is_digest(found: Any) -> bool:
     """Whether a value has the format of `digest`."""
     return isinstance(found, str) and re.fullmatch("[0-9a-f]{64}", found) is not None
+
+
+def row_hashes(folder: Path, cells: Sequence[dict[str, str]]) -> np.ndarray:
+    """Hashes of rows of a site's file, with a key that only the site's folder has, (row,).
+
+    Equal rows have different ones.
+    """
+    path = folder / "rows.key"
+    if not path.is_file():
+        write_private(path, os.urandom(32).hex().encode())
+    key, times, found = bytes.fromhex(path.read_text()), dict[str, int](), []
+    for row in cells:
+        text = json.dumps(row, sort_keys=True)
+        times[text] = times.get(text, 0) + 1
+        found.append(hmac.digest(key, f"{times[text]} {text}".encode(), "sha256")[:16].hex())
+    return np.array(found, "U32")

@@ -49,6 +49,14 @@ class SitePolicy:
     disclosure
         The least sd of a cell that answers may leave to someone with all other rows, in sds of its column, see
         `accord.federation.meter`. None, the default: answers are measured and not refused.
+    epsilon
+        The largest epsilon of a row over all studies with differential privacy, for the delta of the last one. None:
+        the site's ledger adds them up and refuses nothing.
+    mixed
+        Whether studies with and without differential privacy may read the same rows. The first kind then protects
+        nothing that the second one reveals.
+    person
+        Column that identifies a person, by which the ledger recognises rows. None: by all cells.
     identity
         File with the private key of the site, which signs its entries, see `accord study key`.
     peers
@@ -68,6 +76,9 @@ class SitePolicy:
     own_numbers: bool = False
     exact: bool = False
     disclosure: float | None = None
+    epsilon: float | None = None
+    mixed: bool = False
+    person: str | None = None
     identity: Path | None = None
     peers: dict[str, str] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
@@ -93,11 +104,13 @@ class SitePolicy:
     def _of(cls, found: dict[str, Any], folder: Path) -> SitePolicy:
         kinds = {
             "site": str, "data": str, "folder": str, "studies": list, "columns": list, "points": int,
-            "own_numbers": bool, "exact": bool, "disclosure": float, "identity": str, "peers": dict, "modules": dict,
+            "own_numbers": bool, "exact": bool, "disclosure": float, "epsilon": float, "mixed": bool, "person": str,
+            "identity": str, "peers": dict, "modules": dict,
         }  # fmt: skip
         floors = Policy(**{name: found.pop(name) for name in _FLOORS if name in found})
-        if type(found.get("disclosure")) is int:
-            found["disclosure"] = float(found["disclosure"])
+        for name in ("disclosure", "epsilon"):
+            if type(found.get(name)) is int:
+                found[name] = float(found[name])
         for name, value in found.items():
             if name not in kinds:
                 raise unknown_name_error("key", name, [*kinds, *_FLOORS])
@@ -131,7 +144,8 @@ class SitePolicy:
         if found["folder"].exists() and not found["folder"].is_dir():
             raise ValueError(f"folder is {found['folder']}, which is a file")
         whole_number("points", found.get("points", 1), 1)
-        positive("disclosure", found.get("disclosure", 1.0))
+        for name in ("disclosure", "epsilon"):
+            positive(name, found.get(name, 1.0))
         return cls(**found, floors=floors)
 
     def _header(self, study: StudyDocument) -> set[str]:

@@ -27,6 +27,7 @@ from .engine import NoiseOf, StudyCollectives, StudyEngine, SumExchange, prior_l
 from .entry import HIDDEN, Entry, ForgedError
 from .exchange import EntryFolder, Exchange, Pending, Plan, prepared
 from .keys import SiteMasks, alone, digest, secret_noise
+from .ledger import Ledger
 from .meter import Meter, Reading
 from .policy import RefusedError, SitePolicy
 
@@ -114,6 +115,8 @@ def follow(
             with suppress(Pending, ValueError):
                 sums.refuse([f"{sums.exchange.site}: its file does not fit the model; the reason is in its audit file"])
         raise
+    if study.private is not None:
+        _log_unfit(post, sums)
     if sums.meter is not None and isinstance(post, Regression):
         if reasons := sums.meter.refusals(sum(post.agreed.rows)):
             sums.refuse(reasons)
@@ -128,6 +131,22 @@ def follow(
     result = Plan("result", {"means": flat.mean(axis=0), "sds": flat.std(axis=0)})
     sums.exchange.gather(result, lambda plan, context: None, "the means and sds of the draws, which all sites have")
     return run, post, engine
+
+
+def _log_unfit(post: Posterior, sums: SumExchange) -> None:
+    """Log how many of the site's rows count as none, which no other site may know."""
+    for place in sums.exchange.here:
+        fits: Any = post.source(place)
+        if unfit := int((fits["weight"] == 0.0).sum()):
+            sums.log(unfit_rows(unfit, len(fits["weight"])))
+
+
+def unfit_rows(unfit: int, rows: int) -> str:
+    """The message for the site's own log about rows that count as none."""
+    return (
+        f"{unfit} of {rows} rows count as none: a cell is missing, is no number where the study has a range, or is no "
+        "level of the study"
+    )
 
 
 def _require_near_prior(post: Posterior, run: Run) -> None:
@@ -214,7 +233,11 @@ class Site:
         entries: Mapping[tuple[int, str], bytes],
         progress: bool | None,
     ) -> Progress:
-        policy, meter = self.policy, Meter(self.policy, study)
+        policy = self.policy
+        # the bound of a study with differential privacy is in the ledger
+        meter = Meter(policy, study) if study.private is None else None
+        if not (folder / "data.txt").is_file():
+            Ledger(policy).add(study)
 
         def made(entry: Entry, text: bytes) -> None:
             # entries of step 0 have keys only
@@ -224,7 +247,7 @@ class Site:
             noted = {"step": entry.step, "what": entry.what, "bytes": len(text), "hash": digest(text)}
             if entry.step == 1:
                 noted |= self._absent(study)
-            if meter.fresh is not None:
+            if meter is not None and meter.fresh is not None:
                 noted["disclosure"], meter.fresh = meter.fresh.rounded, None
             # numbers of sums stay in the entry, which the site's folder has
             if not (isinstance(entry.content, dict) and entry.content.keys() & HIDDEN):
@@ -255,8 +278,8 @@ class Site:
                 report(run, folder / _REPORT, post, _network(study), sites=study.sites, engine=engine)
         except Pending as stop:
             has = tuple(site for site in study.sites if site not in stop.sites and store.read(stop.step, site))
-            return Progress(stop.step, stop.sites, self._own(store), has, reading=meter.reading())
-        return Progress(exchange.step, (), self._own(store), run=run, reading=meter.reading())
+            return Progress(stop.step, stop.sites, self._own(store), has, reading=meter.reading() if meter else None)
+        return Progress(exchange.step, (), self._own(store), run=run, reading=meter.reading() if meter else None)
 
     def _own(self, store: EntryFolder) -> dict[int, bytes]:
         return {step: text for (step, _), text in store.all([self.policy.site]).items()}

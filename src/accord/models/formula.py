@@ -156,6 +156,7 @@ class Formula:
         self._within: str | None = None
         self._is_nested = False
         self.group = self._grouping(columns, known)
+        self._unheard = meeting.unheard
         self._require_within_sites(meeting, frames)
         self._require_sites(meeting, frames, columns)
         self._response = self._model.response.term.components[0]
@@ -257,7 +258,8 @@ class Formula:
             ]
             for site, own in zip(meeting.names_here, values, strict=True):
                 for call, numbers in zip(ready, own.values(), strict=True):
-                    require_finite(str(call), site, numbers)
+                    if site not in self._unheard:
+                        require_finite(str(call), site, numbers)
             # no site sends the mean of a column that singles out a few of its rows
             names = [self._spelling.of(str(call)) for call in ready]
             check(
@@ -437,7 +439,8 @@ class Formula:
                 # a constant offset is one number
                 values = np.asarray(term.eval_new_data(both), np.float64)
             own = np.broadcast_to(values.reshape(len(values), -1), (made + rows, values.size // len(values)))[made:]
-            require_finite(term.name, site, own)
+            if site not in self._unheard:
+                require_finite(term.name, site, own)
             return own
 
         design = np.concatenate([np.empty((rows, 0)), *map(of_term, self._terms)], axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,16 @@ from typing import Any, cast
 import numpy as np
 from jax.tree_util import Partial
 
-from ..base.errors import unknown_name_error
+from ..base.errors import DataError, unknown_name_error
 from ..base.memory import require_room
 from ..data import Study
 from ..data.collectives import ReplayCollectives, SiteCollectives, added, correspond
+from ..data.files import Dialects
+from ..data.policy import Policy
+from ..data.ranges import Ranges
 from ..data.remote import RemoteStudy
+from ..data.sources import sources_in_memory
+from ..data.studies import study_of_made_up
 from ..posterior.model_info import ModelInfo
 from .effects import (
     EFFECTS,
@@ -71,6 +77,7 @@ def glm(
     exposure: str | None = None,
     effects: str = INTEGRATED,
     nodes: int | None = None,
+    ranges: Mapping[str, Sequence[Any]] | None = None,
 ) -> Regression:
     """The posterior of a generalised linear model whose tables stay with their sites.
 
@@ -102,6 +109,12 @@ def glm(
     nodes : int, optional
         Quadrature nodes for each effect of a group, from 1 to 100, if effects are integrated out. The default depends
         on the size of the smallest group: 7 to 15 nodes for one effect, 5 to 9 for each of two.
+    ranges : mapping, optional
+        For differential privacy, see `accord.samplers.Private`: the lowest and the highest number of each column, or
+        its levels, from public knowledge: ``{"age": (18, 90), "ward": ("a", "b"), "died": (0, 1)}``. Whole numbers
+        mean a column of whole numbers. Levels, default priors, means and standard deviations then follow from these
+        ranges and not from rows. A number beyond its range counts as the end of the range. A row with a missing cell
+        or an unknown level counts as none, without a warning.
 
     Returns
     -------
@@ -135,6 +148,11 @@ def glm(
         )
     if effects not in (INTEGRATED, PARAMETERS):
         raise unknown_name_error("effects", effects, (INTEGRATED, PARAMETERS))
+    if ranges is not None:
+        several = {"weights": weights, "exposure": exposure, "nodes": nodes}
+        if given := [name for name, value in several.items() if value is not None]:
+            raise ValueError(f"with ranges there can be no {given[0]}")
+        return _of_tables_within(Ranges(ranges), table, formula, family, priors)
     if isinstance(table, RemoteStudy):
         require_integrated(effects)
         options: dict[str, Any] = {"weights": weights, "exposure": exposure, "effects": effects, "nodes": nodes}
@@ -225,6 +243,87 @@ def glm(
     if meeting.is_whole:
         require_bounded(post, found)
     return post
+
+
+def _of_tables_within(
+    ranges: Ranges, table: Any, formula: str, family: str | Family, priors: Mapping[str, Prior] | None
+) -> Regression:
+    """`glm_within` for tables in memory."""
+    if isinstance(table, Study | RemoteStudy):
+        raise TypeError("with ranges, pass the tables themselves: the levels and means of a study follow from its rows")
+    sources = sources_in_memory(table, Policy.none(), Dialects())
+    here = {}
+    for source in sources:
+        try:
+            here[source.name] = ranges.within(source.columns, source.dialect)
+        except DataError as error:
+            raise DataError(f"{source.name}: {error}") from None
+    rows = [fits.size for _, fits in here.values()]
+    return glm_within(ranges, list(here), rows, here, formula, family, priors)
+
+
+def glm_within(
+    ranges: Ranges,
+    sites: Sequence[str],
+    rows: Sequence[int],
+    here: Mapping[str, tuple[Mapping[str, np.ndarray], np.ndarray]],
+    formula: str,
+    family: str | Family = "normal",
+    priors: Mapping[str, Prior] | None = None,
+) -> Regression:
+    """The posterior of a formula whose levels, default priors, means and standard deviations follow from ranges.
+
+    A row that does not fit into the ranges has the weight 0.
+
+    Parameters
+    ----------
+    ranges
+        The range of each column of the formula.
+    sites, rows
+        The names of all sites, and their numbers of rows.
+    here
+        For each site whose rows are in this process, the rows that fit, and which of its rows they are, as from
+        `Ranges.within`.
+    formula, family, priors
+        As in `accord.models.glm`.
+
+    Raises
+    ------
+    ValueError
+        As `glm` does for the made-up rows.
+    """
+    if "|" in formula:
+        raise ValueError(f"a formula with ranges cannot have effects of groups, found {formula!r}")
+    if re.fullmatch(r"\s*\w+(\[[^\]]*\])?\s*", formula.partition("~")[0]) is None:
+        raise ValueError(f"a formula with ranges needs one column on its left, such as died ~ age, found {formula!r}")
+    made_up = ranges.made_up()
+    # one made-up row more, as a site may have none that fits
+    tables = {
+        site: {name: np.append(values, made_up[name][:1]) for name, values in found.items()}
+        for site, (found, _) in here.items()
+    }
+    with warnings.catch_warnings():
+        # warnings are about rows
+        warnings.simplefilter("ignore")
+        post = glm(study_of_made_up(ranges, tables, formula), formula, family, priors)
+    made = cast(dict[str, np.ndarray], post.source(0))
+    if "offset" in made:
+        raise ValueError(f"a formula with ranges cannot have an offset, found {formula!r}")
+    shards: list[Any] = [RemoteRows(site) for site in sites]
+    for place, (site, (_, fits)) in enumerate(here.items(), 1):
+        shards[sites.index(site)] = _scattered(post.source(place), fits)
+    design = made["design"]
+    pairs = zip(design.min(axis=0).tolist(), design.max(axis=0).tolist(), strict=True)
+    return post.within(dict(zip(post.names, pairs, strict=False)), sites, rows, shards)
+
+
+def _scattered(found: dict[str, np.ndarray], fits: np.ndarray) -> dict[str, np.ndarray]:
+    """Rows at their places among all rows, others with the weight 0. The last row of `found` is made up."""
+    whole = {}
+    for name, values in found.items():
+        whole[name] = np.zeros((fits.size, *values.shape[1:]), values.dtype)
+        whole[name][fits] = values[:-1]
+    return whole
 
 
 def _require_possible_size(study: Study, columns: int) -> None:

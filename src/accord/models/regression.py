@@ -80,6 +80,9 @@ class Regression(Posterior):
         The columns, levels and row counts that all sites share.
     lines : tuple of sequences of int
         For each site whose table was here, the lines of its rows in the file.
+    ranges : dict
+        With declared ranges, the lowest and the highest value of each column of the design, by the name of its
+        coefficient. Empty otherwise.
     """
 
     def __init__(
@@ -93,10 +96,24 @@ class Regression(Posterior):
         lines: tuple[Sequence[int], ...] = (),
         **options: Any,
     ) -> None:
-        self.lines = lines
+        self.lines, self.ranges = lines, dict[str, tuple[float, float]]()
         self.formula, self.family, self.priors, self.agreed = formula, family, priors, agreed
         super().__init__(*arguments, **options)
         self.info = info
+
+    def within(
+        self, ranges: dict[str, tuple[float, float]], sites: Sequence[str], rows: Sequence[int], shards: Sequence[Any]
+    ) -> Regression:
+        """The same model with these sites, of which it knows the declared ranges and the numbers of rows only."""
+        agreed = dataclasses.replace(
+            self.agreed, sites=tuple(sites), rows=tuple(rows), dropped=(0,) * len(rows), by_site=({},) * len(rows)
+        )
+        info = dataclasses.replace(self.info, sites=agreed.sites, rows=agreed.rows)
+        sources = {place: shard for place, shard in enumerate(shards) if shard is not None}
+        changes = {"num_agents": len(rows), "_sources": sources, "_checksums": {}, "lines": ()}
+        found = self._with(**changes, ranges=ranges, agreed=agreed, info=info)
+        assert isinstance(found, Regression)
+        return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -179,6 +179,11 @@ def settled(
     for (site, matrices, beside), response in zip(made, responses, strict=True):
         rows = family.rows(f"{design.left} at site {site!r}", response)
         rows["design"] = matrices.design if family.has_intercept else matrices.design[:, 1:]
+        if study.meeting.unheard:
+            # a term may be infinite at single values
+            is_finite = np.asarray(np.isfinite(rows["design"]).all(axis=1))
+            rows["design"] = np.where(is_finite[:, None], rows["design"], 0.0)
+            rows["weight"] = is_finite.astype(np.float64)
         offset = matrices.offset
         if "exposure" in beside:
             log_exposure = np.log(beside["exposure"])

@@ -41,9 +41,9 @@ _UNLIKE = 3.0
 def rough(session: Session, origin: np.ndarray) -> Coordinates:
     """Coordinates around a position, (dim,), before any curvature is known.
 
-    The scale of a parameter is the smaller of 1 and its sd under the prior, divided by sqrt(rows), and correlations are
-    those of the prior. Default priors follow the scale and the mean of a column, so that derivatives with respect to
-    the coefficient of a column in dollars are not huge.
+    The scale of a parameter is the smaller of 1 and its sd under the prior, divided by sqrt(rows). Correlations are the
+    same as under the prior. Default priors follow the scale and the mean of a column, so that derivatives with respect
+    to the coefficient of a column in dollars are not huge.
     """
     assert session.noise is not None
     with jax.enable_x64(True):

@@ -25,6 +25,7 @@ from ...base.counters import generator
 from ...base.errors import unknown_name_error
 from ...models.families import Bernoulli, Normal
 from ...models.predictive import PairsPredictive
+from ...models.regression import Regression
 from ...posterior import Posterior
 from ...posterior.coarse import Coder
 from ...posterior.coordinates import Coordinates
@@ -32,7 +33,7 @@ from ...results.certificate import Certificate, Check
 from ...results.points import Points
 from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
-from ..engine import Builder, is_whole
+from ..engine import Builder, is_coarse, is_whole
 from ..session import Job, Session
 from .evaluations import raised
 from .method import BySums, Result, SumsForecast
@@ -47,9 +48,12 @@ from .private_model import (
     coverage,
     gaussian_columns,
     likely,
+    spent,
     strength,
 )
 from .start import Start
+
+__all__ = ["Covered", "Private", "spent", "strength"]
 
 # Grid of released numbers, relative to the sd of their noise.
 _GRID = 2.0**-16
@@ -68,8 +72,9 @@ class Private(BySums):
     """Differential privacy for the rows of all agents, with intervals that include the noise.
 
     Two sums with noise: (epsilon, delta) bounds what they, and so the draws, reveal about any one row. Neighbours
-    differ in one row that is replaced, so that numbers of rows are public. It samples `accord.models` of two kinds:
-    `logistic_regression`, and `linear_regression` with an unknown residual sd.
+    differ in one row that is replaced, so that numbers of rows are public. It samples logistic regressions, from a
+    formula with ranges, `accord.models.glm(..., ranges={...})`, or from `accord.models.logistic_regression`. It also
+    samples `accord.models.linear_regression` with an unknown residual sd.
 
     The noise is new in every run, whatever its seed. The guarantee holds for one run. Other runs on the same rows add
     to it, and so does everything else that depends on the rows, such as ranges or columns chosen after a look at them.
@@ -80,9 +85,10 @@ class Private(BySums):
     epsilon, delta
         The guarantee, epsilon > 0 and 0 < delta < 1. A delta below 1 / number of rows is usual.
     ranges
-        The lowest and the highest value of each column, by the names of the coefficients, from public knowledge and
-        not from the rows. A column of ones has (1, 1). A linear regression also needs the range of its response, under
-        "y". Values beyond a range count less, or as its end in a linear regression.
+        For models without a formula, the lowest and the highest value of each column, by the names of the
+        coefficients, from public knowledge and not from the rows. A column of ones has (1, 1). A linear regression also
+        needs the range of its response, under "y". Values beyond a range count less, or as its end in a linear
+        regression.
     colluding
         Number of agents that may reveal their noise to others. The noise of the remaining agents hides a row alone.
 
@@ -126,39 +132,63 @@ class Private(BySums):
     def check(self, job: Job, engine: Builder) -> None:
         """Raise `ValueError` if the run is impossible, without reading data."""
         super().check(job, engine)
-        _model(job.post)
-        if not hasattr(engine, "coarse") or is_whole(engine):
-            raise ValueError('Private() needs engine="local": other engines add no noise')
-        self._budget(job)
-        self._place(job.post)
+        self.require(job.post)
+        if not hasattr(engine, "coarse") or (is_whole(engine) and not is_coarse(engine)):
+            raise ValueError('Private() needs engine="local" or a study: other engines add no noise')
+        self._budget(job.post.num_agents, masks=job.masks)
 
-    def _budget(self, job: Job) -> Budget:
-        agents = job.post.num_agents
-        if agents > 2 and not job.masks:
+    def require(self, post: Posterior) -> None:
+        """Raise `ValueError` if this method cannot sample a posterior, without reading data."""
+        _model(post)
+        self._place(post)
+
+    def likely(self, post: Posterior, *, masks: bool) -> Covered:
+        """The simulated coverage for the posterior's numbers of rows and parameters, without reading data."""
+        potential = post.potential.within(self._place(post))
+        precision = _gaussian(
+            jax.grad(potential.log_prior_at), jax.hessian(potential.log_prior_at), np.zeros(post.dim)
+        )[1]
+        budget = self._budget(post.num_agents, masks=masks)
+        return likely(_model(post), budget, _rows(post), tuple(map(tuple, precision.tolist())))
+
+    def too_few(self, post: Posterior, found: Covered) -> str:
+        """The reason to refuse a posterior for its simulated coverage."""
+        return (
+            f"Private(epsilon={self.epsilon:g}, delta={self.delta:g}) with {_rows(post):,} rows and {post.dim} "
+            f"parameters: simulated intervals of 90% cover the parameters {found.share:.0%} of the time only. Use "
+            "more rows, a larger epsilon or fewer columns"
+        )
+
+    def _budget(self, agents: int, *, masks: bool) -> Budget:
+        if agents > 2 and not masks:
             raise ValueError(
                 "Private() needs masks for three or more agents, which hide what one agent sends: pass "
                 "engine=accord.engines.Local(masks=True)"
             )
         # without masks each agent adds all of the noise
-        shares = max(1, agents - self.colluding) if job.masks else 1
+        shares = max(1, agents - self.colluding) if masks else 1
         return Budget(strength(self.epsilon, self.delta), (agents / shares) ** 0.5)
 
     def _place(self, post: Posterior) -> Coordinates:
         """Coordinates in which every column lies between -1 and 1."""
-        is_linear = isinstance(_model(post), Linear)
+        is_linear, ranges = isinstance(_model(post), Linear), self.ranges
+        if isinstance(post, Regression) and post.ranges:
+            if ranges:
+                raise ValueError("a formula with ranges needs none in Private()")
+            ranges = post.ranges
         names = post.names[:-1] if is_linear else post.names
         response = (_RESPONSE,) * is_linear
         if set(response) & set(names):
             raise ValueError('Private() needs another name for the coefficient y: ranges has the response under "y"')
-        for name in self.ranges:
+        for name in ranges:
             if name not in names + response:
                 raise unknown_name_error("coefficient in ranges", name, names + response)
-        if missing := [name for name in names + response if name not in self.ranges]:
+        if missing := [name for name in names + response if name not in ranges]:
             raise ValueError(
                 f"ranges has no entry for {', '.join(missing)}: the lowest and the highest value of the column, from "
                 "public knowledge"
             )
-        low, high = np.array([self.ranges[name] for name in names], np.float64).T
+        low, high = np.array([ranges[name] for name in names], np.float64).T
         constant = np.flatnonzero((low == high) & (low != 0.0))
         if constant.size == 0:
             raise ValueError("Private() needs an intercept: a column of ones, with the range (1, 1)")
@@ -172,7 +202,7 @@ class Private(BySums):
         factor = factor[:, np.argsort(columns != first, kind="stable")]
         if not is_linear:
             return Coordinates(np.zeros(post.dim), factor)
-        low, high = np.array(self.ranges[_RESPONSE], np.float64)
+        low, high = np.array(ranges[_RESPONSE], np.float64)
         if low == high:
             raise ValueError(f"ranges: y, the response, needs a lowest and a highest value, found {(low, high)}")
         # the constant column takes up the middle of the response
@@ -182,19 +212,14 @@ class Private(BySums):
     def draw(self, session: Session, start: Start | None = None) -> Result:
         """Draws of the posterior given two noised sums."""
         job, model = session.job, _model(session.job.post)
-        post, place, budget = job.post, self._place(job.post), self._budget(job)
-        rows, dim, potential = int(post.sizes.sum()), post.dim, post.potential.within(place)
+        post, place, budget = job.post, self._place(job.post), self._budget(job.post.num_agents, masks=job.masks)
+        rows, dim, potential = _rows(post), post.dim, post.potential.within(place)
         log_prior = jax.jit(potential.log_prior_at)
         gaussian = partial(_gaussian, jax.jit(jax.grad(potential.log_prior_at)), jax.jit(jax.hessian(log_prior)))
         session.stage("simulating the coverage")
-        precision = gaussian(np.zeros(dim))[1]
-        before = likely(model, budget, rows, precision)
+        before = self.likely(post, masks=job.masks)
         if not before.is_enough:
-            raise ValueError(
-                f"Private(epsilon={self.epsilon:g}, delta={self.delta:g}) with {rows:,} rows and {dim} parameters: "
-                f"simulated intervals of 90% cover the parameters {before.share:.0%} of the time only. Use more rows, "
-                "a larger epsilon or fewer columns. Nothing was released"
-            )
+            raise ValueError(f"{self.too_few(post, before)}. Nothing was released")
         session.stage("summing with noise")
 
         def answer(position: np.ndarray, step: Step) -> np.ndarray:
@@ -240,27 +265,36 @@ class Private(BySums):
     def forecast(self, session: Session) -> SumsForecast:
         """The cost of the two sums. The certificate is expected to hold if simulated intervals cover."""
         job, dim = session.job, session.job.post.dim
-        model, rows = _model(job.post), job.post.sizes
-        covered = likely(model, self._budget(job), int(rows.sum()), np.eye(dim))
+        model, rows, covered = _model(job.post), job.post.sizes, self.likely(job.post, masks=job.masks)
         count, step = len(model.shares), model.step(model.start(dim), 1.0, 0)
-        spent = total_traffic(job.network, count * step.noise(model.columns(dim)).size, count)
-        spent += Traffic(gradient_rows=count * model.message(self._place(job.post), step)[2]["gradients"] * rows)
+        cost = total_traffic(job.network, count * step.noise(model.columns(dim)).size, count)
+        cost += Traffic(gradient_rows=count * model.message(self._place(job.post), step)[2]["gradients"] * rows)
         doubt = "" if covered.is_enough else f"simulated intervals of 90% cover {covered.share:.0%} of the time"
-        return SumsForecast(self, Cost.of(spent), "two sums", doubt)
+        return SumsForecast(self, Cost.of(cost), "two sums", doubt)
+
+
+def _rows(post: Posterior) -> int:
+    """Rows of all agents, which are public."""
+    return sum(post.agreed.rows) if isinstance(post, Regression) else int(post.sizes.sum())
 
 
 def _model(post: Posterior) -> PrivateModel:
     """The model of a posterior."""
-    # a formula's model follows the rows: its default priors, levels, means and standard deviations
     predictive = post.info.predictive
-    if isinstance(predictive, PairsPredictive) and isinstance(predictive.family, Bernoulli):
-        return Logistic()
-    if isinstance(predictive, PairsPredictive) and isinstance(predictive.family, Normal):
-        if predictive.noise_scale is not None:
+    # a formula's model follows the rows otherwise: its default priors, levels, means and standard deviations
+    if isinstance(post, Regression) and post.ranges:
+        if isinstance(post.family, Bernoulli):
+            return Logistic()
+    elif isinstance(predictive, PairsPredictive):
+        if isinstance(predictive.family, Bernoulli):
+            return Logistic()
+        if isinstance(predictive.family, Normal):
+            if predictive.noise_scale is None:
+                return Linear()
             raise ValueError("Private() needs a linear regression with an unknown residual sd: leave noise_scale out")
-        return Linear()
     raise ValueError(
-        "Private() needs accord.models.logistic_regression or linear_regression, whose prior depends on no row, found "
+        "Private() needs a logistic regression that depends on no row: accord.models.logistic_regression, or a formula "
+        "with ranges, glm(..., ranges={...}). Or it needs accord.models.linear_regression. Found "
         f"{post.info.model or 'another model'}"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -28,12 +29,21 @@ def strength(epsilon: float, delta: float) -> float:
 
     Several Gaussian mechanisms compose to one with mu^2 = sum mu_k^2.
     """
+    most = 100.0 * (1.0 + epsilon**0.5)
+    return float(brentq(lambda mu: _delta(mu, epsilon) - delta, 1e-9, most, xtol=1e-12))
 
-    def excess(mu: float) -> float:
-        second = np.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2.0))
-        return float(ndtr(-epsilon / mu + mu / 2.0) - second - delta)
 
-    return float(brentq(excess, 1e-9, 100.0 * (1.0 + epsilon**0.5), xtol=1e-12))
+def spent(mu: float, delta: float) -> float:
+    """The epsilon of a Gaussian mechanism with this ratio `mu`, see `strength`."""
+    if _delta(mu, 0.0) <= delta:
+        return 0.0
+    return float(brentq(lambda epsilon: _delta(mu, epsilon) - delta, 0.0, mu**2 + 100.0 * mu, xtol=1e-12))
+
+
+def _delta(mu: float, epsilon: float) -> float:
+    """The delta of a Gaussian mechanism (Balle and Wang 2018)."""
+    second = np.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2.0))
+    return float(ndtr(-epsilon / mu + mu / 2.0) - second)
 
 
 class Step(NamedTuple):
@@ -198,6 +208,10 @@ class PrivateModel(Protocol):
     The first `columns` parameters are coefficients of columns between -1 and 1, the first one constant.
     """
 
+    def __hash__(self) -> int:
+        """Equal models have equal hashes."""
+        ...
+
     @property
     def shares(self) -> tuple[float, ...]:
         """Share of the privacy budget for each step."""
@@ -345,8 +359,13 @@ def coverage(
     return min(each, key=lambda one: one.share + 2.0 * one.error)
 
 
-def likely(model: PrivateModel, budget: Budget, rows: int, precision: np.ndarray) -> Covered:
-    """Simulated coverage for columns and parameters of usual size, or smaller ones if the prior is narrow."""
+@cache
+def likely(model: PrivateModel, budget: Budget, rows: int, of_prior: tuple[tuple[float, ...], ...]) -> Covered:
+    """Simulated coverage for columns and parameters of usual size, or smaller ones if the prior is narrow.
+
+    `of_prior` has the rows of the prior's precision.
+    """
+    precision = np.array(of_prior)
     count = model.columns(len(precision))
 
     def columns(random: np.random.Generator, rows: int) -> np.ndarray:

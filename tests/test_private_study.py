@@ -1,0 +1,264 @@
+"""Studies with differential privacy: what leaves, the ledger, and the draws of one process."""
+
+import json
+
+import numpy as np
+import pytest
+from test_federation import SITES, Federation
+from typer.testing import CliRunner
+
+import accord
+from accord.base.errors import DataError
+from accord.cli import app
+from accord.federation import RefusedError, StudyDocument, result
+from accord.federation.check import check
+from accord.federation.engine import CoarseStudyTotals
+from accord.federation.ledger import Ledger
+from accord.samplers.by_sums import private_model
+from accord.samplers.by_sums.private import spent, strength
+
+STUDY = """
+[data]
+sites = ["north", "south", "west"]
+
+[model]
+formula = "died ~ scale(age) + ward"
+family = "bernoulli"
+
+[model.ranges]
+age = [20, 90]
+ward = ["a", "b", "c"]
+died = [0, 1]
+
+[private]
+epsilon = 3.0
+
+[run]
+draws = 200
+"""
+# The same columns without differential privacy.
+OPEN = STUDY.replace(STUDY[STUDY.index("[model.ranges]") : STUDY.index("[run]")], "")
+ROWS = 2000
+
+
+def table(place, rows=ROWS):
+    rng = np.random.default_rng(place)
+    age, ward = rng.uniform(20, 90, rows), rng.choice(["a", "b", "c"], rows, p=[0.5, 0.3, 0.2])
+    died = rng.random(rows) < 1 / (1 + np.exp(-(0.03 * (age - 55) + 0.4 * (ward == "b"))))
+    return {"age": age, "ward": ward, "died": died.astype(int)}
+
+
+def written(found):
+    return "\n".join([",".join(found), *(",".join(map(str, row)) for row in zip(*found.values(), strict=True))])
+
+
+def federation(folder, study=STUDY, **changes):
+    found = Federation(folder, study, **{site: {"exact": False} | changes for site in SITES})
+    for place, site in enumerate(SITES):
+        (folder / site / "rows.csv").write_text(written(table(place)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    found = federation(tmp_path_factory.mktemp("private"))
+    return found, found.run()
+
+
+def test_all_sites_have_the_same_certified_draws(finished):
+    found, runs = finished
+    first, *others = (runs[site] for site in SITES)
+    assert first.certificate.holds, first.certificate
+    for other in [*others, result(found.study, found.board.folder, found.public)]:
+        np.testing.assert_array_equal(first.draws, other.draws)
+    assert first.private["epsilon"] == 3.0 and first.traffic.sums == 2
+    # keys, numbers of rows, two sums and the result
+    assert len(found.board.all(SITES)) == 5 * 3
+
+
+def test_draws_are_near_those_without_noise(finished):
+    found, runs = finished
+    ranges = {name: tuple(own) for name, own in found.study.ranges.columns.items()}
+    post = accord.models.glm([table(k) for k in range(3)], "died ~ scale(age) + ward", "bernoulli", ranges=ranges)
+    exact = accord.sample(post, accord.Network.star(3), draws=1000)
+    off = runs["north"].draws.mean(axis=(0, 1, 2)) - exact.draws.mean(axis=(0, 1, 2))
+    assert (np.abs(off) < 3.0 * runs["north"].draws.std(axis=(0, 1, 2))).all()
+
+
+def test_nothing_but_row_counts_leaves_before_noised_sums(finished):
+    found, _ = finished
+    for site in SITES:
+        contents = [json.loads(found.board.read(step, site).splitlines()[0])["content"] for step in range(5)]
+        assert contents[1] == {"rows": ROWS} and contents[4] is None
+        assert [set(contents[step]) for step in (0, 2, 3)] == [{"accord", "identity", "masks"}, {"coarse"}, {"coarse"}]
+
+
+def test_the_noise_of_sites_has_the_stated_size(tmp_path, monkeypatch):
+    """Against t sites, the noise of the others is that of one owner."""
+    seen, usual = [], CoarseStudyTotals._sender
+
+    def recorded(self, coder, question):
+        seen.append(coder)
+        return usual(self, coder, question)
+
+    monkeypatch.setattr(CoarseStudyTotals, "_sender", recorded)
+    found = federation(tmp_path)
+    runs = found.run()
+    steps = runs["north"].private["noise"]
+    for step, coder in zip(steps, (seen[0], seen[-1]), strict=True):
+        # the noise of all three, of which two are enough
+        assert coder.noise[0] * 3**0.5 == pytest.approx(step["gradient"])
+    mu = strength(3.0, 1e-6)
+    sensitivity = [step["gradient"] / (3 / 2) ** 0.5 for step in steps]
+    radii = [one * mu * share**0.5 / 2 for one, share in zip(sensitivity, (0.14, 0.86), strict=True)]
+    # a row's gradient has at most the norm of its columns
+    assert all(0.5 * 4**0.5 <= radius <= 2.0 * 4**0.5 for radius in radii)
+
+
+def test_the_model_does_not_depend_on_rows(tmp_path):
+    """Rows that do not fit, other levels and numbers beyond the range change no word that leaves."""
+    found = federation(tmp_path)
+    odd = table(0)
+    odd["age"] = [*odd["age"][:-3], "", "abc", 1e300]
+    odd["ward"] = [*odd["ward"][:-4], "a", "a", "a", "zz"]
+    odd["died"] = [*odd["died"][:-5], 2, 0, 1, 0, 1]
+    (tmp_path / "north" / "rows.csv").write_text(written(odd))
+    runs = found.run()
+    assert runs["north"].certificate.holds and any("4 of 2000 rows count as none" in line for line in found.log)
+    content = json.loads(found.board.read(1, "north").splitlines()[0])["content"]
+    assert content == {"rows": ROWS} and runs["north"].private["wider"].keys() == runs["south"].private["wider"].keys()
+
+
+def test_a_site_without_a_fitting_row_takes_part(tmp_path):
+    found = federation(tmp_path)
+    (tmp_path / "north" / "rows.csv").write_text(written({**table(0), "died": np.full(ROWS, 7)}))
+    assert found.run()["south"].private["epsilon"] == 3.0
+
+
+# --- ledger ---
+
+
+def again(found, study):
+    """The same sites, which have the same files, in another study."""
+    found.text, found.board = study, type(found.board)(found.board.folder.parent / f"board {hash(study)}")
+    for site in SITES:
+        found.write(site, exact=False, **found.changes)
+    return found
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    found = federation(tmp_path)
+    found.changes = {}
+    return found
+
+
+def test_epsilons_add_up_over_studies_and_versions_of_the_file(ledger):
+    study, policy = ledger.study, ledger.policy("north")
+    assert Ledger(policy).epsilon(study) == pytest.approx(3.0, rel=1e-6)
+    Ledger(policy).add(study)
+    other = StudyDocument(STUDY.replace("draws = 200", "draws = 100"))
+    expected = spent(2**0.5 * strength(3.0, 1e-6), 1e-6)
+    assert Ledger(policy).epsilon(other) == pytest.approx(expected, rel=1e-6) and 3.5 < expected < 6.0
+    # one row of the old file is left
+    lines = written(table(0)).splitlines()
+    fresh = written(table(9)).splitlines()
+    (ledger.folder / "north" / "rows.csv").write_text("\n".join([*fresh[:-1], lines[5]]))
+    assert Ledger(policy).epsilon(other) == pytest.approx(expected, rel=1e-6)
+    (ledger.folder / "north" / "rows.csv").write_text("\n".join(fresh))
+    assert Ledger(policy).epsilon(other) == pytest.approx(3.0, rel=1e-6)
+
+
+def test_a_policy_limits_epsilon(ledger):
+    ledger.changes = {"epsilon": 4.0}
+    again(ledger, STUDY)
+    ledger.answer("north")
+    again(ledger, STUDY.replace("draws = 200", "draws = 100"))
+    with pytest.raises(RefusedError, match="allows an epsilon of 4"):
+        ledger.answer("north")
+    assert "allows an epsilon of 4" in check(ledger.study, ledger.policy("north")).wrong[0]
+    # the same study goes on
+    again(ledger, STUDY)
+    ledger.answer("north")
+
+
+@pytest.mark.parametrize(("first", "second"), [(STUDY, OPEN), (OPEN, STUDY)])
+def test_both_kinds_of_studies_never_read_the_same_rows(ledger, first, second):
+    again(ledger, first).answer("north")
+    with pytest.raises(RefusedError, match="does not allow that by `mixed`"):
+        again(ledger, second).answer("north")
+    ledger.changes = {"mixed": True}
+    again(ledger, second).answer("north")
+
+
+def test_rows_are_recognised_by_person(ledger):
+    def file(number, shift=0):
+        found = table(number)
+        return written({"id": np.arange(ROWS) + shift, **found})
+
+    path = ledger.folder / "north" / "rows.csv"
+    path.write_text(file(0))
+    ledger.changes = {"person": "id"}
+    again(ledger, STUDY)
+    Ledger(ledger.policy("north")).add(ledger.study)
+    other = StudyDocument(STUDY.replace("draws = 200", "draws = 100"))
+    # other cells, the same persons
+    path.write_text(file(5))
+    assert Ledger(ledger.policy("north")).epsilon(other) > 3.5
+    path.write_text(file(5, ROWS))
+    assert Ledger(ledger.policy("north")).epsilon(other) == pytest.approx(3.0, rel=1e-6)
+    path.write_text(file(0).replace("\n1,", "\n0,"))
+    with pytest.raises(RefusedError, match="several rows of one person"):
+        Ledger(ledger.policy("north")).epsilon(other)
+    ledger.changes = {"person": "patient"}
+    again(ledger, STUDY)
+    with pytest.raises(DataError, match="no column 'patient'"):
+        Ledger(ledger.policy("north")).epsilon(other)
+
+
+# --- the document and the check ---
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("epsilon = 3.0", "delta = 1e-6", "no epsilon"),
+        ("epsilon = 3.0", "epsilon = -1.0", "epsilon must be"),
+        ("epsilon = 3.0", 'epsilon = "3"', "epsilon in .private. must be"),
+        ("epsilon = 3.0", "epsilon = 3.0\nrho = 1.0", "rho"),
+        ('ward = ["a", "b", "c"]\n', "", "ranges has no entry for ward"),
+        ("age = [20, 90]", "age = [90, 20]", "age needs a lowest and a higher number"),
+        ("age = [20, 90]", "age = [20, 90]\nagee = [0, 1]", "agee"),
+        ('family = "bernoulli"', 'family = "poisson"', "needs a logistic regression"),
+        ("+ ward", "+ (1 | ward)", "cannot have effects of groups"),
+        ("draws = 200", "draws = 200\ncoarse = false", "cannot have coarse"),
+        (
+            'sites = ["north", "south", "west"]',
+            'sites = ["north", "south", "west"]\nmissing = "drop"',
+            "cannot have missing",
+        ),
+        ('family = "bernoulli"', 'family = "bernoulli"\nweights = "w"', "cannot have weights"),
+        ("[private]\nepsilon = 3.0\n", "", "add a .private. section"),
+    ],
+)
+def test_wrong_documents_raise(before, after, message):
+    with pytest.raises(ValueError, match=message):
+        StudyDocument(STUDY.replace(before, after))
+
+
+def test_the_check_shows_epsilon_and_coverage(tmp_path, monkeypatch):
+    found = federation(tmp_path)
+    (tmp_path / "study.toml").write_text(STUDY)
+    words = ["study", "check", str(tmp_path / "study.toml"), str(tmp_path / "north" / "site.toml")]
+    out = CliRunner().invoke(app, words)
+    assert out.exit_code == 0, out.output
+    assert "this one included: 3" in out.output and "intervals of 90% cover" in out.output
+    assert not (tmp_path / "north" / "kept" / "ledger").exists()
+    monkeypatch.setattr(private_model, "COVERAGE", 1.0)
+    assert "Use more rows" in check(found.study, found.policy("north")).perhaps[0]
+
+
+def test_without_a_column_a_site_refuses_before_it_enters_the_ledger(tmp_path):
+    found = federation(tmp_path)
+    (tmp_path / "north" / "rows.csv").write_text(written({k: v for k, v in table(0).items() if k != "ward"}))
+    assert any("no column 'ward'" in text for text in check(found.study, found.policy("north")).wrong)

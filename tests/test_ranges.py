@@ -1,0 +1,130 @@
+"""Declared ranges: a model that depends on no row."""
+
+import numpy as np
+import pytest
+
+import accord
+from accord.base.errors import DataError
+from accord.data.files import Dialect
+from accord.data.ranges import Ranges
+
+RANGES = {"age": (20, 90), "dose": (0.0, 2.5), "ward": ("a", "b", "c"), "died": (0, 1)}
+
+
+def table(seed, rows=60):
+    rng = np.random.default_rng(seed)
+    found = {"age": rng.uniform(20, 90, rows), "dose": rng.uniform(0, 2.5, rows)}
+    return {**found, "ward": rng.choice(["a", "b", "c"], rows), "died": rng.integers(0, 2, rows)}
+
+
+def model(*tables, formula="died ~ scale(age) + log(dose + 1) + ward", **options):
+    return accord.models.glm(list(tables), formula, "bernoulli", ranges=RANGES, **options)
+
+
+def test_made_up_rows_fill_the_ranges():
+    found = Ranges(RANGES).made_up()
+    assert (found["age"].min(), found["age"].max()) == (20, 90) and (found["age"] % 1 == 0).all()
+    assert (found["dose"].min(), found["dose"].max()) == (0.0, 2.5) and (found["dose"] % 1 != 0).any()
+    assert set(found["ward"]) == {"a", "b", "c"} and set(found["died"]) == {0.0, 1.0}
+    for name, again in Ranges(RANGES).made_up().items():
+        np.testing.assert_array_equal(again, found[name])
+    assert np.abs(np.corrcoef(found["age"], found["dose"])[0, 1]) < 0.1
+
+
+def test_the_model_is_the_same_for_other_rows():
+    one, other = model(table(0), table(1)), model(table(2), {**table(3), "ward": ["a"] * 60})
+    assert one.names == other.names and str(one.priors) == str(other.priors) and one.ranges == other.ranges
+    for x in np.random.default_rng(0).standard_normal((5, one.dim)):
+        assert one.alone(0).potential.log_prior_at(x) == other.alone(0).potential.log_prior_at(x)
+    low, high = one.ranges["log(dose + 1)"]
+    assert (low, high) == pytest.approx((0.0, np.log(3.5)))
+
+
+def test_rows_have_the_columns_of_a_usual_formula():
+    found = table(0)
+    post, usual = model(found), accord.models.glm([found], "died ~ age + log(dose + 1) + ward", "bernoulli")
+    own, expected = post.shards[0], usual.shards[0]
+    np.testing.assert_array_equal(own["y"], expected["y"])
+    np.testing.assert_array_equal(own["design"][:, 2:], expected["design"][:, 2:])
+    # scaled by the made-up rows, and not by these
+    slope = np.polyfit(found["age"], own["design"][:, 1], 1)
+    np.testing.assert_allclose(own["design"][:, 1], np.polyval(slope, found["age"]), atol=1e-12)
+    assert slope[0] == pytest.approx(12**0.5 / 71, rel=0.05)
+
+
+def test_rows_that_do_not_fit_have_no_weight():
+    found = {name: list(values) for name, values in table(0).items()}
+    found["age"][0], found["ward"][1], found["died"][2], found["dose"][3] = None, "z", 2, "abc"
+    found["age"][4], found["age"][5] = 1e9, -1e9
+    post = model(found, table(1))
+    rows = post.shards[0]
+    np.testing.assert_array_equal(np.flatnonzero(rows["weight"] == 0.0), [0, 1, 2, 3])
+    assert list(post.sizes) == [60, 60] and post.agreed.rows == (60, 60)
+    low, high = post.ranges["scale(age)"]
+    assert rows["design"][4:6, 1] == pytest.approx([high, low])
+    # they add nothing to the likelihood
+    x = np.full(post.dim, 0.3)
+    kept = {name: [value for k, value in enumerate(values) if k > 3] for name, values in found.items()}
+    np.testing.assert_allclose(post.gradients(x)[0], model(kept, table(1)).gradients(x)[0], rtol=1e-6)
+
+
+def test_draws_do_not_need_fitting_rows_at_every_agent():
+    empty = {**table(0), "died": np.full(60, 3)}
+    run = accord.sample(model(empty, table(1)), accord.Network.star(2), draws=100)
+    alone = accord.sample(model(table(1)), accord.Network.star(1), draws=100)
+    np.testing.assert_allclose(run.draws.mean(axis=(0, 1, 2)), alone.draws.mean(axis=(0, 1, 2)), atol=0.2)
+
+
+def test_a_row_with_an_infinite_term_counts_as_none_without_a_word():
+    formula = "died ~ I(1 / (dose - 1.25))"
+    found = table(0)
+    found["dose"][7] = 1.25
+    post = model(found, table(1), formula=formula)
+    np.testing.assert_array_equal(np.flatnonzero(post.shards[0]["weight"] == 0.0), [7])
+    assert np.isfinite(post.shards[0]["design"]).all()
+    # the made-up rows raise an error for everyone
+    with pytest.raises(ValueError, match="is not finite in some rows of site 'declared ranges'"):
+        model(found, formula="died ~ log(dose)")
+    with pytest.raises(ValueError, match="one column on its left"):
+        model(found, formula="log(dose) ~ age")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"age": (20, 20)}, "lowest and a higher number"),
+        ({"age": (20,)}, "age needs"),
+        ({"age": (20, np.nan)}, "age needs"),
+        ({"age": (True, False)}, "age needs"),
+        ({"ward": "abc"}, "ward needs"),
+        ({"ward": ("a", "a")}, "twice"),
+        ({"ward": ("a", 1)}, "ward needs"),
+    ],
+)
+def test_wrong_ranges_raise(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Ranges({**RANGES, **wrong})
+
+
+def test_wrong_calls_raise():
+    with pytest.raises(ValueError, match="effects of groups"):
+        model(table(0), formula="died ~ age + (1 | ward)")
+    with pytest.raises(ValueError, match="cannot have an offset"):
+        model(table(0), formula="died ~ age + offset(dose)")
+    with pytest.raises(ValueError, match="no weights"):
+        model(table(0), weights="dose")
+    with pytest.raises(DataError, match=r"agent 0: there is no column 'ward'"):
+        model({name: values for name, values in table(0).items() if name != "ward"})
+    with pytest.raises(TypeError, match="pass the tables themselves"):
+        accord.models.glm(accord.data.as_study([table(0)]), "died ~ age", "bernoulli", ranges=RANGES)
+
+
+def test_texts_are_numbers_in_the_dialect_of_the_file():
+    cells = {name: np.array(list(map(str, values)), object) for name, values in table(0).items()}
+    cells["age"] = np.array([text.replace(".", ",") for text in cells["age"]], object)
+    found, fits = Ranges(RANGES).within(cells, Dialect(decimal=",", separator=";"))
+    assert not fits.any()
+    cells["dose"] = np.array([text.replace(".", ",") for text in cells["dose"]], object)
+    found, fits = Ranges(RANGES).within(cells, Dialect(decimal=",", separator=";"))
+    assert fits.all()
+    np.testing.assert_array_equal(found["dose"], table(0)["dose"])
