@@ -77,8 +77,7 @@ coder_of <- function(kind, radius, sites, dim, rows) {
   width <- pmin(pmax(ceiling((bits + 0.1) / 8), if (expands) c(WIDEST, 3, 3, 1)[part] else 1), WIDEST)
   # at a far position, an agent shows neither values that rise steeply nor their derivatives
   rise <- ifelse(radius < near, Inf, radius^2 + 8 * unlike * pmin(radius, 2 * near))
-  steep <- 2 * rise / pmax(radius, 1)
-  shown <- cbind(if (expands) Inf else rise, steep, steep, steep)[, part, drop = FALSE]
+  shown <- cbind(if (expands) Inf else rise, 2 * rise / pmax(radius, 1), rise, rise)[, part, drop = FALSE]
   each <- function(x) as.vector(t(matrix(x, length(radius), length(part))))
   list(first = rep((seq_along(radius) - 1) * length(part) + 1, each = length(part)),
        noise = each(noise), grid = each(grid), width = rep(width, length(radius)),

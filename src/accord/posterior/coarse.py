@@ -366,11 +366,11 @@ class Noise:
             added[:, 0] = (np.square(noise[:, 0]) + np.square(grid[:, 0]) / 12.0) / 2.0
         value = np.broadcast_to((np.arange(noise.shape[1]) == 0) & (kind != "error"), noise.shape)
         near = np.broadcast_to((radius < self.near)[:, None], noise.shape)
-        # an expansion far away has the radius of a Gaussian with its derivatives, and its value has no origin
         rise = _SHOWN / 2.0 * np.square(radius) + _ROOM * unlike * np.minimum(radius, _UNLIKE * self.near)
         shown = np.where(near, np.inf, rise[:, None])
-        shown[:, 1:] *= 2.0 / np.maximum(radius, 1.0)[:, None]
+        shown[:, of_gradient] *= 2.0 / np.maximum(radius, 1.0)[:, None]
         if expands:
+            # values of expansions have no origin
             shown[:, 0] = np.inf
         return Coder(
             self.num_agents,

@@ -176,9 +176,9 @@ class Expansions(NamedTuple):
 
     @property
     def steepness(self) -> np.ndarray:
-        """The larger of the norms of gradient and Hessian, (position,)."""
+        """The radius of a standard normal's point as steep as F: by gradient, or root of curvature, (position,)."""
         bend = np.linalg.norm(self.hessian, 2, axis=(1, 2))
-        return np.asarray(np.maximum(np.linalg.norm(self.gradient, axis=1), bend))
+        return np.asarray(np.maximum(np.linalg.norm(self.gradient, axis=1), np.sqrt(bend)))
 
 
 def expansions(
@@ -189,8 +189,8 @@ def expansions(
 ) -> Expansions:
     """F's value, gradient and Hessian at each point; one sum of (dim + 1)(dim + 2) / 2 numbers per point.
 
-    With coarse answers, noise grows with the `steepness`, the largest derivative that is expected at a point. An agent
-    with much larger ones shows no mass there. None: 1, and agents show all derivatives.
+    With coarse answers, noise grows with the expected `steepness` of points, see `Expansions`. An agent with a much
+    steeper potential shows no mass there. None: near points, of which agents show all derivatives.
     """
     count, dim = points.shape
     radii = {}

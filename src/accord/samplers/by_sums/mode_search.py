@@ -481,7 +481,7 @@ class _Walk:
     def __init__(self, mode: Mode, at_mode: float, direction: np.ndarray, step: float) -> None:
         self.mode, self.at_mode, self.direction, self.step = mode, at_mode, direction, step
         self.at, self.rise, self.log_mass = np.zeros_like(direction), 0.0, 0.0
-        # the largest derivative at the last position, and how often the next one had no mass
+        # at the last position, and how often the next one had no mass
         self.steepness, self.missed = 0.0, 0
 
     @property
@@ -508,7 +508,7 @@ class _Walk:
             self.step, self.missed = _SHORTENED * self.step, self.missed + 1
             return None
         factor, step, direction = self.mode.factor, self.step, self.direction
-        self.steepness = max(float(np.linalg.norm(gradient)), float(np.linalg.norm(hessian, 2)))
+        self.steepness = float(Expansions(np.array([value]), gradient[None], hessian[None]).steepness[0])
         following, rise = self.at + step * direction, value - self.at_mode
         component = None
         if rise - self.rise <= _END + _end(np.linalg.norm(following), direction.size):
@@ -635,7 +635,8 @@ def _searched(
 
     def is_fine() -> np.ndarray | bool:
         # noise of a steep start would look like a mode
-        return noise is None or steep <= _FINE * np.maximum(noise.near, np.linalg.norm(here.hessian, 2, axis=(1, 2)))
+        curvature = np.linalg.norm(here.hessian, 2, axis=(1, 2))
+        return noise is None or steep <= _FINE * np.maximum(noise.near, np.sqrt(curvature))
 
     def at_main() -> np.ndarray:
         # F rises around the main mode, and is low at another mode near it
