@@ -1,7 +1,10 @@
-"""Coverage and width of intervals under differential privacy, for simulated logistic regressions.
+"""Coverage and width of intervals under differential privacy, for simulated logistic and linear regressions.
 
-python benchmarks/private.py           # the table of docs/privacy.md, 1,000 studies each, about 40 minutes
-python benchmarks/private.py 200 corr  # 200 studies each with correlated columns
+python benchmarks/private.py               # the table of docs/privacy.md, 1,000 studies each, about 40 minutes
+python benchmarks/private.py 200 corr      # 200 studies each with correlated columns
+python benchmarks/private.py 200 linear    # linear regressions: coefficients, then the residual sd
+python benchmarks/private.py 200 student   # the same with residuals of Student's t with 4 degrees of freedom
+python benchmarks/private.py 200 outside   # the same with 2% of the responses beyond their range
 """
 
 from __future__ import annotations
@@ -12,7 +15,10 @@ import numpy as np
 from scipy.special import expit
 
 from accord.base.counters import generator
-from accord.samplers.by_sums.private import Budget, _answered, _likely, strength
+from accord.samplers.by_sums.evaluations import raised
+from accord.samplers.by_sums.private_linear import Linear, answers
+from accord.samplers.by_sums.private_logistic import Logistic
+from accord.samplers.by_sums.private_model import Budget, Release, likely, strength
 
 SIZES = [(1_000, 5), (5_000, 5), (20_000, 5), (1_000, 15), (5_000, 15), (20_000, 15)]
 EPSILONS = (0.5, 1.0, 3.0)
@@ -20,11 +26,14 @@ DELTA = 1e-6
 # Sd of each coefficient, for columns between -1 and 1, and of its prior.
 COEFFICIENT, PRIOR = 0.5, 2.5
 INTERVAL = 1.6449
+LINEAR = ("linear", "student", "outside")
+# Sds of the linear predictor, of the intercept and of the residuals, for a response between -1 and 1.
+PREDICTOR, INTERCEPT, RESIDUAL = 0.15, 0.1, 0.15
 
 
 def columns(random: np.random.Generator, rows: int, dim: int, design: str) -> np.ndarray:
     """Columns between -1 and 1, the first one constant, shape (row, dim)."""
-    if design == "uniform":
+    if design in ("uniform", *LINEAR):
         found = random.uniform(-1.0, 1.0, (rows, dim))
     else:
         # a third of the range is one sd, and columns have correlation 1/2
@@ -44,50 +53,105 @@ def newton(x: np.ndarray, y: np.ndarray, precision: np.ndarray) -> tuple[np.ndar
     return mode, hessian
 
 
-def study(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple[float, ...]:
-    """Coverage, width without noise = 1, coverage without noise, coverage if noise is ignored, noise of the Hessian."""
-    random = generator(seed, "study")
+def logistic(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple[np.ndarray, ...]:
+    """Of one study: whether intervals cover and their width without noise = 1, each (dim,), and the noise of H.
+
+    Coverage is with noise, without noise, and if noise is ignored.
+    """
+    random, model = generator(seed, "study"), Logistic()
     x, truth = columns(random, rows, dim, design), COEFFICIENT * random.standard_normal(dim)
     y, precision = (random.random(rows) < expit(x @ truth)).astype(float), np.eye(dim) / PRIOR**2
 
     def answer(position, step):
-        return _answered(x, y, random, position, step)
+        mean = expit(x @ position)
+        exact = np.concatenate([x.T @ (y - mean), ((x * (mean * (1 - mean))[:, None]).T @ x)[np.triu_indices(dim)]])
+        return exact + step.noise(dim) * random.standard_normal(exact.size)
 
-    releases, found = budget.released(dim, answer, lambda position: (np.zeros(dim), precision), seed)
+    prior = np.zeros(dim), precision
+    releases, found = budget.released(model, dim, rows, answer, lambda position: prior, seed)
     low, high = np.quantile(found.draws(2_000, random), [0.05, 0.95], axis=0)
     mode, hessian = newton(x, y, precision)
     sds, last = np.sqrt(np.diagonal(np.linalg.inv(hessian))), releases[-1]
-    values, vectors = np.linalg.eigh(last.hessian)
-    ignored = (vectors * np.maximum(values, 1e-3)) @ vectors.T
+    ignored = raised(last.hessian, 1e-3)
     naive = np.linalg.solve(ignored + precision, ignored @ last.position + last.gradient)
     naive_sds = np.sqrt(np.diagonal(np.linalg.inv(ignored + precision)))
     return (
-        np.mean((low < truth) & (truth < high)),
-        np.mean((high - low) / (2.0 * INTERVAL * sds)),
-        np.mean(np.abs(truth - mode) < INTERVAL * sds),
-        np.mean(np.abs(truth - naive) < INTERVAL * naive_sds),
-        # of a symmetric random matrix
-        last.of_hessian * (2.0 * dim) ** 0.5 / np.linalg.eigvalsh(hessian)[0],
+        (low < truth) & (truth < high),
+        (high - low) / (2.0 * INTERVAL * sds),
+        np.abs(truth - mode) < INTERVAL * sds,
+        np.abs(truth - naive) < INTERVAL * naive_sds,
+        noise_of_hessian(releases[-1:], hessian),
     )
 
 
-def main(studies: int = 1_000, design: str = "uniform") -> None:
-    """Print the table."""
+def linear(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple[np.ndarray, ...]:
+    """The same of a linear regression, (dim + 1,) with the log of the residual sd last."""
+    random, model = generator(seed, "study"), Linear()
+    x, sds = columns(random, rows, dim, design), np.full(dim, PREDICTOR * (3.0 / (dim - 1)) ** 0.5)
+    sds[0] = INTERCEPT
+    truth = np.append(sds * random.standard_normal(dim), np.log(RESIDUAL))
+    # of variance 1
+    residuals = random.standard_t(4, rows) / 2.0**0.5 if design == "student" else random.standard_normal(rows)
+    y = x @ truth[:-1] + RESIDUAL * residuals
+    exact = linear_fit(x.T @ x, x.T @ y, y @ y, rows)
+    if design == "outside":
+        y[random.random(rows) < 0.02] = 5.0
+    answer = answers(x, np.clip(y, -1.0, 1.0), random)
+    prior = np.zeros(dim + 1), np.eye(dim + 1) / PRIOR**2
+    releases, found = budget.released(model, dim + 1, rows, answer, lambda position: prior, seed)
+    low, high = np.quantile(found.draws(2_000, random), [0.05, 0.95], axis=0)
+    last = releases[-1]
+    fit, naive_sds = linear_fit(raised(last.hessian, 1e-3), last.gradient, last.square, rows)
+    naive = fit + np.append(last.position[:-1], 0.0)
+    return (
+        (low < truth) & (truth < high),
+        (high - low) / (2.0 * INTERVAL * exact[1]),
+        np.abs(truth - exact[0]) < INTERVAL * exact[1],
+        np.abs(truth - naive) < INTERVAL * naive_sds,
+        noise_of_hessian(releases, x.T @ x),
+    )
+
+
+def linear_fit(hessian: np.ndarray, gradient: np.ndarray, square: float, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Least squares coefficients and log residual sd, and their sds."""
+    fit, free = np.linalg.solve(hessian, gradient), rows - len(gradient)
+    variance = max(square - gradient @ fit, 1e-6 * rows) / free
+    sds = np.append(np.sqrt(variance * np.diagonal(np.linalg.inv(hessian))), (2.0 * free) ** -0.5)
+    return np.append(fit, np.log(variance) / 2.0), sds
+
+
+def noise_of_hessian(releases: list[Release], hessian: np.ndarray) -> float:
+    """The largest eigenvalue of the noise, a symmetric random matrix, relative to the smallest one of the Hessian."""
+    sd = sum(one.of_hessian**-2.0 for one in releases) ** -0.5
+    return sd * (2.0 * len(hessian)) ** 0.5 / np.linalg.eigvalsh(hessian)[0]
+
+
+def main(studies: int = 1_000, design: str = "uniform", cells: str = "") -> None:
+    """Print the table. Cells are rows/parameters/epsilon, separated by commas, by default all."""
+    model, study = (Linear(), linear) if design in LINEAR else (Logistic(), logistic)
     print("| rows, parameters | epsilon | coverage | width | without noise | noise ignored | noise of H | simulated |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for rows, dim in SIZES:
-        for epsilon in EPSILONS:
-            budget = Budget(strength(epsilon, DELTA), 1.0)
-            found = np.array([study(budget, rows, dim, design, seed) for seed in range(studies)])
-            likely = _likely(budget, rows, tuple(map(tuple, (np.eye(dim) / PRIOR**2).tolist())))
-            error = found[:, 0].std() / studies**0.5
-            verdict = f"{likely.share:.2f}" + ("" if likely.is_enough else ", refused")
-            print(
-                f"| {rows:,}, {dim} | {epsilon:g} | {found[:, 0].mean():.3f} +- {error:.3f} | "
-                f"{np.median(found[:, 1]):.2f} | {found[:, 2].mean():.2f} | {found[:, 3].mean():.2f} | "
-                f"{np.median(found[:, 4]):.2f} | {verdict} |",
-                flush=True,
-            )
+    every = [(rows, dim, epsilon) for rows, dim in SIZES for epsilon in EPSILONS]
+    chosen = [cell.split("/") for cell in cells.split(",") if cell]
+    for rows, dim, epsilon in [(int(rows), int(dim), float(eps)) for rows, dim, eps in chosen] or every:
+        budget = Budget(strength(epsilon, DELTA), 1.0)
+        each = [study(budget, rows, dim, design, seed) for seed in range(studies)]
+        covered, width, without, ignored, noise = (np.array(numbers) for numbers in zip(*each, strict=True))
+        before = likely(model, budget, rows, tuple(map(tuple, (np.eye(covered.shape[1]) / PRIOR**2).tolist())))
+        verdict = f"{before.share:.2f}" + ("" if before.is_enough else ", refused")
+        # coefficients, and the residual sd
+        parts = [slice(0, dim)] + [slice(dim, None)] * (covered.shape[1] > dim)
+
+        def shown(numbers: np.ndarray, digits: int, parts=parts) -> str:
+            return " / ".join(f"{numbers[:, part].mean():.{digits}f}" for part in parts)
+
+        errors = " / ".join(f"{covered[:, part].mean(axis=1).std() / studies**0.5:.3f}" for part in parts)
+        widths = " / ".join(f"{np.median(width[:, part].mean(axis=1)):.2f}" for part in parts)
+        print(
+            f"| {rows:,}, {dim} | {epsilon:g} | {shown(covered, 3)} +- {errors} | "
+            f"{widths} | {shown(without, 2)} | {shown(ignored, 2)} | {np.median(noise):.2f} | {verdict} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -12,9 +12,11 @@ from accord.posterior.coordinates import Coordinates
 from accord.posterior.masks import integers_under_masks
 from accord.posterior.totals import TotalsHere
 from accord.samplers import Importance, Private
-from accord.samplers.by_sums import private
+from accord.samplers.by_sums import private, private_linear, private_logistic, private_model
 from accord.samplers.by_sums.evaluations import unpacked
-from accord.samplers.by_sums.private import Budget, clipped_newton, step_of, strength
+from accord.samplers.by_sums.private_linear import Linear
+from accord.samplers.by_sums.private_logistic import Logistic, clipped_newton, step_of
+from accord.samplers.by_sums.private_model import Budget, Release, strength
 
 NAMES = ("intercept", "age", "dose", "x")
 RANGES = {"intercept": (1, 1), "age": (20, 80), "dose": (0, 4), "x": (-1, 1)}
@@ -32,6 +34,16 @@ def logistic(count=3000, agents=3, seed=0):
     X, y = rows(count, seed)
     shards = [(X[k::agents], y[k::agents]) for k in range(agents)]
     return accord.models.logistic_regression(shards, prior_variance=6.25, names=NAMES)
+
+
+RESPONSE = {"y": (0, 10)}
+
+
+def linear(count=3000, agents=3, seed=0, prior_variance=100.0):
+    X, _ = rows(count, seed)
+    y = X @ [2.0, 0.04, 0.3, -0.5] + 0.7 * np.random.default_rng(seed + 1).standard_normal(count)
+    shards = [(X[k::agents], y[k::agents]) for k in range(agents)]
+    return accord.models.linear_regression(shards, prior_variance=prior_variance, names=NAMES)
 
 
 def numbers_of(X, y, position, step, place=None):
@@ -59,9 +71,10 @@ def delta_of(parts, epsilon):
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.0, 10.0])
 @pytest.mark.parametrize("delta", [1e-8, 1e-5])
-def test_two_steps_have_the_loss_of_epsilon_and_delta(epsilon, delta):
-    assert sum(private._SHARES) == pytest.approx(1.0)
-    parts = strength(epsilon, delta) * np.sqrt(private._SHARES)
+@pytest.mark.parametrize("model", [Logistic(), Linear()])
+def test_two_steps_have_the_loss_of_epsilon_and_delta(epsilon, delta, model):
+    assert sum(model.shares) == pytest.approx(1.0)
+    parts = strength(epsilon, delta) * np.sqrt(model.shares)
     assert delta_of(parts, epsilon) == pytest.approx(delta, rel=2e-3)
     # 5% less noise
     assert delta_of(1.05 * parts, epsilon) > 1.2 * delta
@@ -94,7 +107,7 @@ def test_a_replaced_row_changes_sums_by_at_most_mu_sds(dim, scale, mu=0.3):
     largest = []
     with jax.enable_x64(True):
         here = post.totals_here()
-        for growth in private._GROWTH:
+        for growth in private_logistic._GROWTH:
             step = step_of(position, mu, growth)
             each = here.each(clipped_newton, step.radius, step.weight, points=position[None])[:, 0]
             hessians = unpacked(np.asarray(each[:, dim:]), dim).reshape(len(each), -1)
@@ -129,6 +142,73 @@ def test_rows_within_their_ranges_are_not_clipped():
     np.testing.assert_allclose(found[1], (columns * (mean * (1 - mean))[:, None]).T @ columns, rtol=1e-9)
 
 
+# --- sensitivity of linear regressions ---
+
+
+def moments_of_rows(x, y, position, step):
+    """The numbers of each row, in units of half a range, (row, number)."""
+    dim = x.shape[1]
+    post = accord.models.linear_regression([(a[None], b[None]) for a, b in zip(x, y, strict=True)])
+    place = Coordinates(np.zeros(dim + 1), np.eye(dim + 1))
+    function, arguments, _ = Linear().message(place, step)
+    with jax.enable_x64(True):
+        return np.asarray(post.totals_here().each(function, *arguments, points=position[None]))[:, 0]
+
+
+@pytest.mark.parametrize("dim", [2, 5, 15])
+@pytest.mark.parametrize("log_sd", [None, -3.0])
+def test_a_replaced_row_of_a_linear_regression_changes_sums_by_at_most_mu_sds(dim, log_sd, mu=0.3):
+    rng, model = np.random.default_rng(dim), Linear()
+    position = model.start(dim + 1) if log_sd is None else np.append(0.2 * rng.standard_normal(dim), log_sd)
+    # rows that differ most: opposite residuals, and columns that differ in a fifth of their signs
+    corners = np.ones((dim + 1, dim))
+    for row in range(dim):
+        corners[row, dim - row :] = -1.0
+    x = np.vstack([corners, rng.uniform(-1.0, 1.0, (20, dim)), 50.0 * corners[:5], 1e-3 * corners[:5]])
+    x = np.vstack([x, np.sign(rng.standard_normal((20, dim)))])
+    x[:, 0] = 1.0
+    y = np.tile([-1.0, 1.0, 30.0, -30.0, 0.0], len(x))
+    x = np.repeat(x, 5, axis=0)
+    step = model.step(position, mu, 1)
+    each = moments_of_rows(x, y, position, step) / step.noise(dim)
+    apart = np.sqrt(np.maximum(0.0, np.sum((each[:, None] - each) ** 2, axis=2)))
+    assert apart.max() <= mu * (1.0 + 1e-9)
+    # the bound is nearly attained
+    assert apart.max() > 0.9 * mu
+
+
+def test_a_row_that_overflows_counts_as_zero():
+    x, y, step = np.full((2, 3), np.finfo(float).max), np.ones(2), Linear().step(Linear().start(4), 0.3, 0)
+    x[0] = 0.5
+    # the product of a row and its scales overflows
+    post = accord.models.linear_regression([(x, y)])
+    place = Coordinates(np.zeros(4), np.diag([10.0, 10.0, 10.0, 1.0]))
+    function, arguments, _ = Linear().message(place, step)
+    with jax.enable_x64(True):
+        found = np.asarray(post.totals_here()(function, *arguments, points=Linear().start(4)[None]))
+    assert np.isfinite(found).all() and found.max() <= 1.0
+
+
+def test_numbers_of_a_linear_regression_are_moments_in_units_of_half_a_range():
+    post = linear(200, 1)
+    place = Private(epsilon=1.0, ranges=RANGES | RESPONSE)._place(post)
+    position = np.array([0.1, -0.2, 0.1, 0.3, -1.0])
+    step = Linear().step(position, 0.4, 1)
+    function, arguments, _ = Linear().message(place, step)
+    with jax.enable_x64(True):
+        found = np.asarray(post.totals_here()(function, *arguments, points=position[None]))[0]
+        X, y = (np.asarray(part)[0] for part in post.stacked().rows)
+    low, high = np.array([RANGES[name] for name in NAMES], float).T
+    x = np.where(high > low, (X - (low + high) / 2.0) / np.where(high > low, (high - low) / 2.0, 1.0), 1.0)
+    quiet = step._replace(of_gradient=0.0, of_hessian=0.0, of_square=0.0)
+    exact = private_linear.answers(x, (y - 5.0) / 5.0, np.random.default_rng(0))(position, quiet)
+    np.testing.assert_allclose(found, exact, rtol=1e-9, atol=1e-9)
+    # a position in these coordinates predicts the response
+    here = place.origin + place.factor @ position
+    np.testing.assert_allclose(X @ here[:-1], 5.0 + 5.0 * x @ position[:-1], rtol=1e-9)
+    assert here[-1] == pytest.approx(np.log(5.0) - 1.0)
+
+
 # --- noise ---
 
 
@@ -136,13 +216,13 @@ def test_rows_within_their_ranges_are_not_clipped():
 def test_noise_has_the_law_of_its_plan(agents, masks):
     post = logistic(60, agents)
     method = Private(epsilon=1.0, ranges=RANGES)
-    budget = method._budget(accord.samplers.session.Job(post, accord.Network.complete(agents), masks=masks))
-    step, place = budget.steps(np.zeros(4), 0), method._place(post)
+    budget = method._budget(agents, masks=masks)
+    step, place = budget.step(Logistic(), np.zeros(4), 0), method._place(post)
     with jax.enable_x64(True):
         here = post.totals_here()
         exact = np.asarray(here(clipped_newton, step.radius, step.weight, points=np.zeros((1, 4)), coordinates=place))
         totals = CoarseTotals(here, Noise(agents, 4, 60), [np.random.default_rng(k) for k in range(agents)])
-        coder = private._coder(agents, step, 4)
+        coder = private._coder(agents, step.noise(4))
         options = {"points": np.zeros((1, 4)), "coordinates": place, "coder": coder}
         found = np.concatenate(
             [totals(clipped_newton, step.radius, step.weight, **options) - exact for _ in range(400)]
@@ -151,7 +231,9 @@ def test_noise_has_the_law_of_its_plan(agents, masks):
     assert stats.kstest((found / sds).ravel(), "norm").pvalue > 1e-3
     assert stats.kstest((0.9 * found / sds).ravel(), "norm").pvalue < 1e-3
     # all agents but one reveal their noise
-    needed = step_of(np.zeros(4), budget.mu * private._SHARES[0] ** 0.5, private._GROWTH[0]).of_gradient
+    needed = step_of(
+        np.zeros(4), budget.mu * private_logistic.SHARES[0] ** 0.5, private_logistic._GROWTH[0]
+    ).of_gradient
     hidden = coder.noise[0] * (agents - min(method.colluding, agents - 1)) ** 0.5
     assert hidden == pytest.approx(needed) if agents > 1 else hidden >= needed
 
@@ -162,21 +244,19 @@ def test_colluding_agents_leave_the_noise_that_epsilon_needs():
             if colluding >= agents:
                 continue
             method = Private(epsilon=1.0, ranges=RANGES, colluding=colluding)
-            job = accord.samplers.session.Job(logistic(60, agents), accord.Network.complete(agents), masks=True)
-            excess = method._budget(job).excess
+            excess = method._budget(agents, masks=True).excess
             # variance of the honest agents' noise
             assert excess**2 * (agents - colluding) / agents >= 1.0 - 1e-12
 
 
 def test_agents_without_masks_add_all_of_the_noise_each():
     method = Private(epsilon=1.0, ranges=RANGES, colluding=0)
-    job = accord.samplers.session.Job(logistic(60, 2), accord.Network.complete(2))
     # the other agent receives one message in the clear
-    assert method._budget(job).excess ** 2 / 2 >= 1.0 - 1e-12
+    assert method._budget(2, masks=False).excess ** 2 / 2 >= 1.0 - 1e-12
 
 
 def test_masks_hide_all_bits_of_wide_numbers():
-    coder = private._coder(3, step_of(np.zeros(40), 0.3, 1.02), 40)
+    coder = private._coder(3, step_of(np.zeros(40), 0.3, 1.02).noise(40))
     masked = integers_under_masks(np.zeros_like(coder.mask), coder.mask, 0, {1: b"a" * 32, 2: b"b" * 32}, 1)
     bits = (masked[:, None] >> np.arange(8 * private._WIDTH)) & 1
     assert np.abs(bits.mean(axis=0) - 0.5).max() < 5.0 * 0.5 / len(masked) ** 0.5
@@ -188,7 +268,7 @@ def test_masks_hide_all_bits_of_wide_numbers():
 @pytest.fixture
 def briefly(monkeypatch):
     """Simulations of few studies."""
-    monkeypatch.setattr(private, "_REPLICATES", 40)
+    monkeypatch.setattr(private_model, "_REPLICATES", 40)
 
 
 @pytest.mark.parametrize("agents", [3, 1])
@@ -225,17 +305,20 @@ def test_noise_is_new_in_every_run(briefly):
     assert np.abs(one.average.mean(axis=(0, 1)) - other.average.mean(axis=(0, 1))).max() > 1e-4
 
 
-def intervals(studies, count, dim, epsilon, answered=private._answered):
+def intervals(studies, count, dim, epsilon, louder=1.0):
     """Whether intervals of 90% cover, (study, parameter), for columns between -1 and 1."""
-    budget, prior, inside = Budget(strength(epsilon, 1e-6), 1.0), (np.zeros(dim), np.eye(dim) / 6.25), []
+    model, budget, inside = Logistic(), Budget(strength(epsilon, 1e-6), 1.0), []
+    prior = np.zeros(dim), np.eye(dim) / 6.25
     for seed in range(studies):
         random = np.random.default_rng(seed)
         x, truth = random.uniform(-1.0, 1.0, (count, dim)), 0.5 * random.standard_normal(dim)
         x[:, 0] = 1.0
-        y = (random.random(count) < expit(x @ truth)).astype(float)
-        _, found = budget.released(
-            dim, lambda at, step, x=x, y=y, random=random: answered(x, y, random, at, step), lambda at: prior, seed
-        )
+        answer = model.simulated(x, truth, random)
+
+        def loud(at, step, answer=answer):
+            return answer(at, step._replace(of_gradient=louder * step.of_gradient))
+
+        _, found = budget.released(model, dim, count, loud, lambda at: prior, seed)
         low, high = np.quantile(found.draws(1000, random), [0.05, 0.95], axis=0)
         inside.append((low < truth) & (truth < high))
     return np.array(inside)
@@ -246,9 +329,9 @@ def test_a_large_correction_for_curvature_fails_the_certificate():
     x = np.column_stack([np.ones(20_000), random.uniform(-1.0, 1.0, 20_000)])
     prior, step = (np.zeros(2), np.eye(2) / 6.25), step_of(np.zeros(2), 0.3, 1.8)
     for truth, holds in ([-0.5, 0.5], True), ([-5.0, 0.5], False):
-        y = (random.random(20_000) < expit(x @ truth)).astype(float)
-        releases = [private.Release(np.zeros(2), *private._answered(x, y, random, np.zeros(2), step), *step[2:])]
-        check = private._straight(private.given_releases(releases, prior, random))
+        numbers = Logistic().simulated(x, np.array(truth), random)(np.zeros(2), step)
+        releases = [Release.of(np.zeros(2), step, numbers)]
+        (check,) = Logistic().checks(private_logistic.given_releases(releases, prior, random))
         assert check.holds is holds and "correction for curvature" in check.text
 
 
@@ -261,10 +344,101 @@ def test_intervals_cover(count, dim, epsilon):
 
 @pytest.mark.long
 def test_intervals_do_not_cover_if_the_noise_is_larger_than_planned():
-    def louder(x, y, random, position, step):
-        return private._answered(x, y, random, position, step._replace(of_gradient=2.0 * step.of_gradient))
+    assert intervals(60, 5000, 5, 1.0, louder=2.0).mean() < 0.85
 
-    assert intervals(60, 5000, 5, 1.0, louder).mean() < 0.85
+
+# --- draws of linear regressions ---
+
+
+@pytest.mark.long_from(1)
+@pytest.mark.parametrize("agents", [3, 1])
+def test_draws_of_a_linear_regression_are_near_the_posterior_and_wider(agents, briefly):
+    post, network = linear(8000, agents), accord.Network.complete(agents)
+    engine = MASKED if agents > 2 else "local"
+    run = accord.sample(post, network, Private(epsilon=2.0, ranges=RANGES | RESPONSE), draws=500, engine=engine)
+    exact = accord.sample(post, network, Importance(), draws=500)
+    mean, sd = (getattr(exact.average, name)(axis=(0, 1)) for name in ("mean", "std"))
+    wider = np.array([run.private["wider"][name] for name in (*NAMES, "sigma")])
+    np.testing.assert_allclose(run.average.std(axis=(0, 1)) / sd, wider, rtol=0.25)
+    assert ((wider > 1.02) & (wider < 2.5)).all()
+    off = np.abs(run.average.mean(axis=(0, 1)) - mean) / sd
+    # the noise of this run
+    assert (off < 4.5 * np.sqrt(wider**2 - 1.0) + 0.15).all()
+    assert run.certificate.holds and run.traffic.sums == 2
+    assert set(run.private["noise"][1]) == {"gradient", "hessian", "square"}
+
+
+@pytest.mark.parametrize("prior_variance", [0.1, 100.0])
+@pytest.mark.filterwarnings("ignore:the draws of Private are not certified")
+def test_without_noise_the_posterior_of_a_linear_regression_is_exact(prior_variance, briefly):
+    post, network = linear(300, 1, prior_variance=prior_variance), accord.Network.complete(1)
+    method = Private(epsilon=1e7, ranges=RANGES | {"y": (-20, 30)})
+    # not certified with the narrow prior: it contradicts the rows, and so the simulated studies
+    run = accord.sample(post, network, method, draws=2000, progress=False)
+    exact = accord.sample(post, network, Importance(), draws=2000)
+    mean, sd = (getattr(exact.average, name)(axis=(0, 1)) for name in ("mean", "std"))
+    np.testing.assert_allclose((run.average.mean(axis=(0, 1)) - mean) / sd, 0.0, atol=0.12)
+    np.testing.assert_allclose(run.average.std(axis=(0, 1)) / sd, 1.0, atol=0.08)
+
+
+def linear_intervals(studies, count, dim, epsilon, louder=1.0, residuals=None):
+    """Whether intervals of 90% cover, (study, parameter), for columns between -1 and 1."""
+    model, budget, inside = Linear(), Budget(strength(epsilon, 1e-6), 1.0), []
+    prior = np.zeros(dim + 1), np.eye(dim + 1) / 6.25
+    for seed in range(studies):
+        random = np.random.default_rng(seed)
+        x, truth = random.uniform(-1.0, 1.0, (count, dim)), 0.1 * random.standard_normal(dim + 1)
+        x[:, 0], truth[-1] = 1.0, np.log(0.15)
+        answer = model.simulated(x, truth, random)
+        if residuals is not None:
+            answer = private_linear.answers(x, x @ truth[:-1] + 0.15 * residuals(random, count), random)
+
+        def loud(at, step, answer=answer):
+            return answer(at, step._replace(of_gradient=louder * step.of_gradient))
+
+        _, found = budget.released(model, dim + 1, count, loud, lambda at: prior, seed)
+        low, high = np.quantile(found.draws(1000, random), [0.05, 0.95], axis=0)
+        inside.append((low < truth) & (truth < high))
+    return np.array(inside)
+
+
+@pytest.mark.parametrize(
+    ("count", "dim", "epsilon", "studies"), [(5000, 5, 1.0, 300), (2000, 3, 3.0, 300), (5000, 15, 3.0, 60)]
+)
+@pytest.mark.long
+def test_intervals_of_linear_regressions_cover(count, dim, epsilon, studies):
+    inside = linear_intervals(studies, count, dim, epsilon)
+    for each in (inside[:, :-1].mean(axis=1), inside[:, -1]):
+        assert abs(each.mean() - 0.9) < 0.01 + 3.0 * each.std() / studies**0.5
+
+
+@pytest.mark.long
+def test_intervals_of_linear_regressions_do_not_cover_if_the_noise_is_larger_than_planned():
+    assert linear_intervals(60, 5000, 5, 1.0, louder=2.0)[:, :-1].mean() < 0.8
+
+
+@pytest.mark.long
+def test_heavy_tails_leave_intervals_of_coefficients_right():
+    inside = linear_intervals(100, 5000, 5, 1.0, residuals=lambda random, n: random.standard_t(4, n) / 2.0**0.5)
+    assert inside[:, :-1].mean() > 0.86
+
+
+@pytest.mark.parametrize("cut", [0.5, 2.0, 3.0])
+def test_a_clipped_normal_number_has_this_mean_square(cut):
+    numbers = np.clip(np.random.default_rng(0).standard_normal(400_000), -cut, cut)
+    assert private_linear._kept(np.array(cut)) == pytest.approx((numbers**2).mean(), abs=0.01)
+
+
+def test_the_residual_sd_alone_can_fail_the_simulated_coverage(briefly):
+    # covered: all coefficients, and not the residual sd
+    class Short(Linear):
+        def given(self, releases, prior, rows, random):
+            found = super().given(releases, prior, rows, random)
+            return found._replace(mean=found.mean + np.array([0.0, 0.0, 0.5]))
+
+    budget, precision = Budget(strength(3.0, 1e-6), 1.0), ((0.16, 0.0, 0.0), (0.0, 0.16, 0.0), (0.0, 0.0, 0.16))
+    assert private_model.likely(Linear(), budget, 5000, precision).is_enough
+    assert private_model.likely(Short(), budget, 5000, precision).share < 0.2
 
 
 # --- refusals ---
@@ -272,7 +446,10 @@ def test_intervals_do_not_cover_if_the_noise_is_larger_than_planned():
 
 def test_narrow_priors_are_not_refused():
     budget = Budget(strength(1.0, 1e-6), 1.0)
-    assert private._likely(budget, 5000, ((100.0, 0.0, 0.0), (0.0, 100.0, 0.0), (0.0, 0.0, 100.0))).share > 0.85
+    assert (
+        private_model.likely(Logistic(), budget, 5000, ((100.0, 0.0, 0.0), (0.0, 100.0, 0.0), (0.0, 0.0, 100.0))).share
+        > 0.85
+    )
 
 
 def test_queries_of_rows_are_refused_after_a_private_run(briefly):
@@ -284,7 +461,7 @@ def test_queries_of_rows_are_refused_after_a_private_run(briefly):
 
 
 def test_studies_whose_intervals_do_not_cover_are_refused_before_a_sum(monkeypatch):
-    monkeypatch.setattr(private, "coverage", lambda *arguments: private.Covered(0.8, 0.01))
+    monkeypatch.setattr(private, "likely", lambda *arguments: private.Covered(0.8, 0.01))
     asked = []
     monkeypatch.setattr(CoarseTotals, "_summed", lambda *arguments: asked.append(1))
     with pytest.raises(ValueError, match="cover the parameters 80% of the time only.*Nothing was released"):
@@ -293,13 +470,7 @@ def test_studies_whose_intervals_do_not_cover_are_refused_before_a_sum(monkeypat
 
 
 def test_a_run_whose_simulated_intervals_do_not_cover_is_not_certified(monkeypatch, briefly):
-    true, calls = private.coverage, []
-
-    def coverage(*arguments):
-        calls.append(1)
-        return true(*arguments) if len(calls) == 1 else private.Covered(0.5, 0.01)
-
-    monkeypatch.setattr(private, "coverage", coverage)
+    monkeypatch.setattr(private, "coverage", lambda *arguments: private.Covered(0.5, 0.01))
     with pytest.warns(UserWarning, match=r"cover 50.0% \+- 1.0% of the time"):
         run = accord.sample(
             logistic(2000, 1), accord.Network.complete(1), Private(epsilon=2.0, ranges=RANGES), draws=50
@@ -347,5 +518,14 @@ def test_impossible_runs_raise_before_a_sum():
     X, y = rows(60)
     counts = accord.models.poisson_regression([(X[k::3], y[k::3]) for k in range(3)], names=NAMES)
     refused("needs a logistic regression that depends on no row", method, counts)
+    known = accord.models.linear_regression([(X[k::3], y[k::3]) for k in range(3)], 1.0, names=NAMES)
+    refused("needs a linear regression with an unknown residual sd", method, known)
+    refused("ranges has no entry for y", method, linear(60))
+    refused("y, the response, needs a lowest", Private(epsilon=1.0, ranges={**RANGES, "y": (1, 1)}), linear(60))
+    refused("unknown coefficient", Private(epsilon=1.0, ranges={**RANGES, **RESPONSE}))
+    own = accord.models.linear_regression(
+        [(X[k::3], y[k::3]) for k in range(3)], names=("intercept", "age", "dose", "y")
+    )
+    refused("needs another name for the coefficient y", method, own)
     tables = {f"s{k}": {"age": X[k::3, 1], "y": y[k::3]} for k in range(3)}
     refused("that depends on no row", method, accord.models.glm(tables, "y ~ age", "bernoulli"))

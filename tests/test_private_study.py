@@ -14,7 +14,7 @@ from accord.federation import RefusedError, StudyDocument, result
 from accord.federation.check import check
 from accord.federation.engine import CoarseStudyTotals
 from accord.federation.ledger import Ledger
-from accord.samplers.by_sums import private
+from accord.samplers.by_sums import private_model
 from accord.samplers.by_sums.private import spent, strength
 
 STUDY = """
@@ -254,7 +254,7 @@ def test_the_check_shows_epsilon_and_coverage(tmp_path, monkeypatch):
     assert out.exit_code == 0, out.output
     assert "this one included: 3" in out.output and "intervals of 90% cover" in out.output
     assert not (tmp_path / "north" / "kept" / "ledger").exists()
-    monkeypatch.setattr(private, "_COVERAGE", 1.0)
+    monkeypatch.setattr(private_model, "COVERAGE", 1.0)
     assert "Use more rows" in check(found.study, found.policy("north")).perhaps[0]
 
 
