@@ -26,7 +26,7 @@ DELTA = 1e-6
 # Sd of each coefficient, for columns between -1 and 1, and of its prior.
 COEFFICIENT, PRIOR = 0.5, 2.5
 INTERVAL = 1.6449
-LINEAR = ("linear", "student", "outside")
+LINEAR = ("linear", "student", "outside", "unfit")
 # Sds of the linear predictor, of the intercept and of the residuals, for a response between -1 and 1.
 PREDICTOR, INTERCEPT, RESIDUAL = 0.15, 0.1, 0.15
 
@@ -86,7 +86,7 @@ def logistic(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tup
 
 def linear(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple[np.ndarray, ...]:
     """The same of a linear regression, (dim + 1,) with the log of the residual sd last."""
-    random, model = generator(seed, "study"), Linear()
+    random, model = generator(seed, "study"), Linear(all_count=design != "unfit")
     x, sds = columns(random, rows, dim, design), np.full(dim, PREDICTOR * (3.0 / (dim - 1)) ** 0.5)
     sds[0] = INTERCEPT
     truth = np.append(sds * random.standard_normal(dim), np.log(RESIDUAL))
@@ -96,6 +96,10 @@ def linear(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple
     exact = linear_fit(x.T @ x, x.T @ y, y @ y, rows)
     if design == "outside":
         y[random.random(rows) < 0.02] = 5.0
+    if design == "unfit":
+        counted = random.random(rows) > 0.05
+        x, y = x * counted[:, None], y * counted
+        exact = linear_fit(x.T @ x, x.T @ y, y @ y, counted.sum())
     answer = answers(x, np.clip(y, -1.0, 1.0), random)
     prior = np.zeros(dim + 1), np.eye(dim + 1) / PRIOR**2
     releases, found = budget.released(model, dim + 1, rows, answer, lambda position: prior, seed)
@@ -128,7 +132,7 @@ def noise_of_hessian(releases: list[Release], hessian: np.ndarray) -> float:
 
 def main(studies: int = 1_000, design: str = "uniform", cells: str = "") -> None:
     """Print the table. Cells are rows/parameters/epsilon, separated by commas, by default all."""
-    model, study = (Linear(), linear) if design in LINEAR else (Logistic(), logistic)
+    model, study = (Linear(all_count=design != "unfit"), linear) if design in LINEAR else (Logistic(), logistic)
     print("| rows, parameters | epsilon | coverage | width | without noise | noise ignored | noise of H | simulated |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     every = [(rows, dim, epsilon) for rows, dim in SIZES for epsilon in EPSILONS]

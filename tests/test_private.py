@@ -517,7 +517,7 @@ def test_impossible_runs_raise_before_a_sum():
     refused("needs an intercept", Private(epsilon=1.0, ranges={**RANGES, "intercept": (0, 1)}))
     X, y = rows(60)
     counts = accord.models.poisson_regression([(X[k::3], y[k::3]) for k in range(3)], names=NAMES)
-    refused("needs a logistic regression that depends on no row", method, counts)
+    refused("needs a logistic or linear regression that depends on no row", method, counts)
     known = accord.models.linear_regression([(X[k::3], y[k::3]) for k in range(3)], 1.0, names=NAMES)
     refused("needs a linear regression with an unknown residual sd", method, known)
     refused("ranges has no entry for y", method, linear(60))
@@ -529,3 +529,19 @@ def test_impossible_runs_raise_before_a_sum():
     refused("needs another name for the coefficient y", method, own)
     tables = {f"s{k}": {"age": X[k::3, 1], "y": y[k::3]} for k in range(3)}
     refused("that depends on no row", method, accord.models.glm(tables, "y ~ age", "bernoulli"))
+
+
+def test_a_linear_formula_with_rows_that_do_not_fit():
+    rng, tables = np.random.default_rng(3), []
+    for _ in range(3):
+        x = rng.uniform(0.0, 10.0, 3000)
+        y = 5.0 + 2.0 * x + 3.0 * rng.standard_normal(3000)
+        # one row in ten does not fit
+        tables.append({"x": np.where(rng.random(3000) < 0.1, np.nan, x), "y": y})
+    post = accord.models.glm(tables, "y ~ x", "normal", ranges={"x": (0.0, 10.0), "y": (-10.0, 40.0)})
+    run = accord.sample(post, accord.Network.complete(3), Private(epsilon=3.0), engine=MASKED)
+    assert run.certificate.holds, run.certificate
+    off = run.draws.mean(axis=(0, 1, 2)) - [5.0, 2.0, 3.0]
+    assert (np.abs(off) < 3.5 * run.draws.std(axis=(0, 1, 2))).all()
+    # a sd that took the other rows for residuals of 0 would be 5% too small, which is ten sds
+    assert run.draws[..., 2].std() < 0.06

@@ -135,6 +135,21 @@ def test_a_site_without_a_fitting_row_takes_part(tmp_path):
     assert found.run()["south"].private["epsilon"] == 3.0
 
 
+def test_a_linear_study(tmp_path):
+    text = (
+        STUDY.replace("died ~ scale(age)", "age ~ died")
+        .replace("bernoulli", "normal")
+        .replace("[20, 90]", "[0.0, 110.0]")
+    )
+    found = federation(tmp_path, text)
+    runs = found.run()
+    exact = accord.models.glm([table(k) for k in range(3)], "age ~ died + ward", "normal")
+    expected = accord.sample(exact, accord.Network.star(3), draws=1000).draws.mean(axis=(0, 1, 2))
+    assert runs["north"].certificate.holds, runs["north"].certificate
+    off = runs["north"].draws.mean(axis=(0, 1, 2)) - expected
+    assert (np.abs(off) < 3.5 * runs["north"].draws.std(axis=(0, 1, 2))).all()
+
+
 # --- ledger ---
 
 

@@ -314,7 +314,9 @@ def glm_within(
         shards[sites.index(site)] = _scattered(post.source(place), fits)
     design = made["design"]
     pairs = zip(design.min(axis=0).tolist(), design.max(axis=0).tolist(), strict=True)
-    return post.within(dict(zip(post.names, pairs, strict=False)), sites, rows, shards)
+    found = dict(zip(post.names, pairs, strict=False))
+    response = made["y"]
+    return post.within({**found, "y": (float(response.min()), float(response.max()))}, sites, rows, shards)
 
 
 def _scattered(found: dict[str, np.ndarray], fits: np.ndarray) -> dict[str, np.ndarray]:

@@ -82,7 +82,7 @@ class Regression(Posterior):
         For each site whose table was here, the lines of its rows in the file.
     ranges : dict
         With declared ranges, the lowest and the highest value of each column of the design, by the name of its
-        coefficient. Empty otherwise.
+        coefficient, and of the response, by "y". Empty otherwise.
     """
 
     def __init__(

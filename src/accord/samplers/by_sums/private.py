@@ -72,9 +72,9 @@ class Private(BySums):
     """Differential privacy for the rows of all agents, with intervals that include the noise.
 
     Two sums with noise: (epsilon, delta) bounds what they, and so the draws, reveal about any one row. Neighbours
-    differ in one row that is replaced, so that numbers of rows are public. It samples logistic regressions, from a
-    formula with ranges, `accord.models.glm(..., ranges={...})`, or from `accord.models.logistic_regression`. It also
-    samples `accord.models.linear_regression` with an unknown residual sd.
+    differ in one row that is replaced, so that numbers of rows are public. It samples logistic regressions, and linear
+    ones with an unknown residual sd: from a formula with ranges, `accord.models.glm(..., ranges={...})`, or from
+    `accord.models.logistic_regression` and `accord.models.linear_regression`.
 
     The noise is new in every run, whatever its seed. The guarantee holds for one run. Other runs on the same rows add
     to it, and so does everything else that depends on the rows, such as ranges or columns chosen after a look at them.
@@ -175,7 +175,7 @@ class Private(BySums):
         if isinstance(post, Regression) and post.ranges:
             if ranges:
                 raise ValueError("a formula with ranges needs none in Private()")
-            ranges = post.ranges
+            ranges = post.ranges if is_linear else {name: post.ranges[name] for name in post.names}
         names = post.names[:-1] if is_linear else post.names
         response = (_RESPONSE,) * is_linear
         if set(response) & set(names):
@@ -285,6 +285,8 @@ def _model(post: Posterior) -> PrivateModel:
     if isinstance(post, Regression) and post.ranges:
         if isinstance(post.family, Bernoulli):
             return Logistic()
+        if isinstance(post.family, Normal):
+            return Linear(all_count=False)
     elif isinstance(predictive, PairsPredictive):
         if isinstance(predictive.family, Bernoulli):
             return Logistic()
@@ -293,8 +295,8 @@ def _model(post: Posterior) -> PrivateModel:
                 return Linear()
             raise ValueError("Private() needs a linear regression with an unknown residual sd: leave noise_scale out")
     raise ValueError(
-        "Private() needs a logistic regression that depends on no row: accord.models.logistic_regression, or a formula "
-        "with ranges, glm(..., ranges={...}). Or it needs accord.models.linear_regression. Found "
+        "Private() needs a logistic or linear regression that depends on no row: a formula of the family bernoulli or "
+        "normal with ranges, glm(..., ranges={...}), or accord.models.logistic_regression or linear_regression. Found "
         f"{post.info.model or 'another model'}"
     )
 

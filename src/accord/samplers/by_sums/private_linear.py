@@ -81,8 +81,13 @@ def clipped_moments(
     cut
         Largest residual.
     """
-    rows = jnp.column_stack(shard.rows) @ scaled
-    counted = (jnp.arange(len(rows)) < shard.size) & jnp.isfinite(rows).all(axis=1)
+    found: Any = shard.rows
+    # of a formula, or a pair
+    columns, response, weight = (
+        (found["design"], found["y"], found["weight"]) if isinstance(found, dict) else (*found, jnp.ones(len(found[1])))
+    )
+    rows = jnp.column_stack([columns, response]) @ scaled
+    counted = (jnp.arange(len(rows)) < shard.size) & (weight > 0.0) & jnp.isfinite(rows).all(axis=1)
     # zero times infinity is not zero
     rows = jnp.where(counted[:, None], jnp.clip(rows, -1.0, 1.0), 0.0)
     columns = rows[:, :-1]
@@ -97,12 +102,19 @@ class _Seen(NamedTuple):
     release: Release
     mean: np.ndarray
     precision: np.ndarray
-    rows: int
 
 
 @dataclass(frozen=True)
 class Linear:
-    """Linear regressions, see `PrivateModel`. The last parameter is the log of the residual sd."""
+    """Linear regressions, see `PrivateModel`. The last parameter is the log of the residual sd.
+
+    Parameters
+    ----------
+    all_count
+        Whether every row counts. Otherwise the number of rows that do is the first number of H, known with noise.
+    """
+
+    all_count: bool = True
 
     shares = SHARES
 
@@ -135,8 +147,8 @@ class Linear:
         end = 0.5 * float(np.log(largest / rows))
         # the information of the rows is H / s^2
         least = np.trace(precision[:-1, :-1]) / count * np.exp(2.0 * end)
-        hessians = noised_hessians(releases, least, random, _POINTS, rows)
-        seen = _Seen(last, mean[:-1], precision[:-1, :-1], rows)
+        hessians = noised_hessians(releases, least, random, _POINTS, (rows if self.all_count else 1, rows))
+        seen = _Seen(last, mean[:-1], precision[:-1, :-1])
 
         def of_log_sd(log_sd: np.ndarray) -> np.ndarray:
             return np.asarray(-0.5 * precision[-1, -1] * (log_sd - mean[-1]) ** 2)
@@ -183,7 +195,7 @@ class Linear:
 
     def moments(self, release: Release, rows: int) -> np.ndarray:
         """Noised second moments of the columns."""
-        return release.hessian / rows
+        return release.hessian / (rows if self.all_count else np.clip(release.hessian[0, 0], 1.0, rows))
 
     def without_noise(
         self, releases: Sequence[Release], found: Components, precision: np.ndarray, rows: int
@@ -221,7 +233,7 @@ def answers(x: np.ndarray, y: np.ndarray, random: np.random.Generator) -> Answer
 
 def _weighted(seen: _Seen, hessians: np.ndarray, log_sd: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Log weights (point,) of Hessians and residual sds, and mean and covariance of the coefficients given each."""
-    release, mean, precision, rows = seen
+    (release, mean, precision), rows = seen, hessians[:, 0, 0]
     gradient, position = release.gradient, release.position[:-1]
     variance = np.exp(2.0 * log_sd)
     hidden = release.of_gradient**2
@@ -242,7 +254,7 @@ def _weighted(seen: _Seen, hessians: np.ndarray, log_sd: np.ndarray) -> tuple[np
     # the gradient without noise, given the noised one: its mean and covariance
     quiet, left = gradient - hidden * solved, hidden * (np.eye(len(mean)) - hidden * total)
     share, fit = np.linalg.solve(hessians, left), np.linalg.solve(hessians, quiet[..., None])[..., 0]
-    free = max(rows - len(mean), 1)
+    free = np.maximum(rows - len(mean), 1.0)
     expected = free * variance + np.einsum("ja,ja->j", quiet, fit) + np.trace(share, axis1=1, axis2=2)
     of_square = 2.0 * free * variance**2 + release.of_square**2 + 2.0 * np.einsum("jab,jba->j", share, share)
     of_square = of_square + 4.0 * np.einsum("ja,jab,jb->j", fit, left, fit)

@@ -173,7 +173,11 @@ def symmetric_noise(random: np.random.Generator, dim: int, count: int = 1) -> np
 
 
 def noised_hessians(
-    releases: Sequence[Release], least: float, random: np.random.Generator, count: int, fixed: int | None = None
+    releases: Sequence[Release],
+    least: float,
+    random: np.random.Generator,
+    count: int,
+    rows: tuple[int, int] | None = None,
 ) -> np.ndarray:
     """Hessians around the noised one of several releases, with positive eigenvalues, (1 + count, column, column).
 
@@ -189,15 +193,15 @@ def noised_hessians(
         Draws the Hessians.
     count
         Number of Hessians around the noised one.
-    fixed
-        The first number of the Hessian, None if it is unknown.
+    rows
+        Limits of the first number of the Hessian, None if it has none.
     """
     each = np.array([one.of_hessian for one in releases]) ** -2.0
     noised = np.tensordot(each, [one.hessian for one in releases], 1) / each.sum()
     around = noised + each.sum() ** -0.5 * symmetric_noise(random, len(noised), count)
     found = np.concatenate([noised[None], around])
-    if fixed is not None:
-        found[:, 0, 0] = fixed
+    if rows is not None:
+        found[:, 0, 0] = np.clip(found[:, 0, 0], *rows)
     values, vectors = np.linalg.eigh(found)
     return np.asarray((vectors * np.maximum(np.abs(values), _FLOOR * least)[:, None]) @ np.swapaxes(vectors, 1, 2))
 
