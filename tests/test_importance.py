@@ -506,14 +506,14 @@ def test_a_run_resumes_after_its_process_is_killed_in_a_batch_and_in_the_fallbac
     expected = killed.draw()
     assert expected.settings["method"].startswith("ChEES")
     # killed in the second block of a batch's points, in a sum of the chains, and not at all
-    for limit, block in ((9, 2), (150, 1), (0, 0)):
+    for limit, block in ((10, 2), (150, 1), (0, 0)):
         command = [sys.executable, killed.__file__, tmp_path / "kept", str(limit), str(block), tmp_path / "out.npz"]
         done = subprocess.run(command, capture_output=True, check=False)
         assert done.returncode == (-signal.SIGKILL if limit else 0), done.stderr.decode()[-2000:]
     with np.load(tmp_path / "out.npz") as found:
         assert found["sums"] == expected.traffic.sums
-        # 8 sums are on disk after the first process, 149 after the second; each process recomputes two
-        assert found["requests"] == found["sums"] - 8 - 147 + 2
+        # 9 sums are on disk after the first process, 149 more after the second; each process recomputes two
+        assert found["requests"] == found["sums"] - 9 - 147 + 2
         np.testing.assert_allclose(found["draws"], expected.draws, rtol=1e-9, atol=1e-12)
 
 
