@@ -44,6 +44,8 @@ _NEAR = 0.2
 _ROWS, _NODES, _BENDS = 1000, 4, 4
 # Largest correction for this curvature, in standard deviations.
 _BENT = 2.0
+# Largest difference between Hessians of rows and of artificial columns, and sds of noise that a check allows for.
+_UNLIKE, _SURE = 0.3, 1.5
 
 
 @of_rows
@@ -130,12 +132,18 @@ class Logistic:
         """The posterior's covariance if the sums had no noise."""
         return np.linalg.inv(raised(releases[-1].hessian, 0.0) + precision)
 
-    def checks(self, found: Components) -> tuple[Check, ...]:
-        """Whether the correction for curvature, which is computed for artificial columns, is small."""
+    def checks(self, found: Components, releases: Sequence[Release], rows: int) -> tuple[Check, ...]:
+        """Whether the correction for curvature is small, and the artificial columns, for which it is, like the rows."""
         holds = found.bent <= _BENT
         text = f"correction for curvature of at most {found.bent:.2g} standard deviations (limit {_BENT:g})"
         remedy = "" if holds else ": the last position was far off, because effects are strong or responses rare"
-        return (Check("curvature", found.bent, _BENT, holds, text + remedy),)
+        curvature = Check("curvature", found.bent, _BENT, holds, text + remedy)
+        off, noise = _unlike(releases[0], releases[-1])
+        alike = off <= _UNLIKE + _SURE * noise
+        text = f"the change of the Hessian differs by {off:.0%} from that of artificial columns (limit {_UNLIKE:.0%}"
+        text += f" and {_SURE * noise:.0%} for noise)"
+        remedy = "" if alike else ": columns are skewed and their effects strong, take log()"
+        return curvature, Check("skewness", off, _UNLIKE + _SURE * noise, alike, text + remedy)
 
     def message(self, place: Coordinates, step: Step) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """The sum of gradients and Hessians. It differentiates once for each column."""
@@ -197,6 +205,26 @@ def _bend(columns: np.ndarray, position: np.ndarray, to: np.ndarray) -> np.ndarr
     mean = expit(begin)
     ridge = 1e-6 * np.trace(on_the_way) / len(to) * np.eye(len(to))
     return np.linalg.solve((columns * (mean * (1.0 - mean))[:, None]).T @ columns + ridge, on_the_way + ridge)
+
+
+def _unlike(first: Release, last: Release) -> tuple[float, float]:
+    """How the last Hessian differs from the first one, changed as for artificial columns, and the same of its noise.
+
+    Differences are relative, in any direction.
+    """
+    columns = gaussian_columns(first.hessian / first.hessian[0, 0])(generator(0, "columns"), _ROWS)
+
+    def root_at(position: np.ndarray) -> np.ndarray:
+        mean = expit(columns @ position)
+        return np.linalg.cholesky(raised((columns * (mean * (1.0 - mean))[:, None]).T @ columns, 1e-6 * _ROWS))
+
+    own = np.linalg.cholesky(raised(first.hessian, 1e-6 * first.hessian[0, 0]))
+    expected = own @ np.linalg.solve(root_at(first.position), root_at(last.position))
+    inverse = np.linalg.inv(expected)
+    off = np.abs(np.linalg.eigvalsh(inverse @ last.hessian @ inverse.T) - 1.0).max()
+    sd = np.hypot(last.of_hessian, first.of_hessian) if last is not first else last.of_hessian
+    noise = sd * np.linalg.norm(inverse, 2) ** 2 * (2.0 * len(columns.T)) ** 0.5
+    return float(off), float(noise)
 
 
 def _is_near(one: Release, last: Release) -> bool:
