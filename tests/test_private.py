@@ -545,3 +545,18 @@ def test_a_linear_formula_with_rows_that_do_not_fit():
     assert (np.abs(off) < 3.5 * run.draws.std(axis=(0, 1, 2))).all()
     # a sd that took the other rows for residuals of 0 would be 2.5% too small
     assert run.draws[..., 2].std() < 0.06
+
+
+@pytest.mark.filterwarnings("ignore:the draws of Private are not certified")
+def test_a_column_that_does_not_fill_its_range_fails_the_certificate():
+    rng, tables = np.random.default_rng(0), []
+    for _ in range(3):
+        x, lab = rng.uniform(0.0, 1.0, 3000), rng.lognormal(4.4, 0.4, 3000)
+        y = rng.random(3000) < 1.0 / (1.0 + np.exp(-x - np.log(lab / 80.0)))
+        tables.append({"x": x, "lab": lab, "y": y.astype(int)})
+    ranges = {"x": (0.0, 1.0), "lab": (10.0, 1500.0), "y": (0, 1)}
+    for term, holds in (("lab", False), ("log(lab)", True)):
+        post = accord.models.glm(tables, f"y ~ x + {term}", "bernoulli", ranges=ranges)
+        run = accord.sample(post, accord.Network.complete(3), Private(epsilon=3.0), engine=MASKED)
+        (check,) = (check for check in run.certificate.checks if check.name == "columns")
+        assert check.holds is holds and term in check.text, check.text

@@ -68,8 +68,8 @@ _SPARE, _LEAST = 1.1, 0.5
 _LEAST_EPSILON, _MOST_EPSILON, _LEAST_DELTA, _MOST_DELTA = 1e-4, 1e8, 1e-12, 0.01
 # Least share of rows that count, and sd of a column in units of half its range.
 _COUNTED, _NARROWEST = 0.9, 0.15
-# Sds of noise that a check allows for.
-_SURE = 2.0
+# Sds of noise that the checks of rows and of columns allow for.
+_SURE, _ALLOWED = 2.0, 0.5
 # Name of the response in ranges.
 _RESPONSE = "y"
 
@@ -263,7 +263,7 @@ class Private(BySums):
                 (
                     _effective(points, job.target),
                     _covers(after),
-                    *_columns_as_declared(model, releases[0], rows, [post.names[k] for k in order(place)]),
+                    *_columns_as_declared(model, releases[0], rows, _other_columns(place, post.names)),
                     *model.checks(found, releases, rows),
                 )
             ),
@@ -335,9 +335,10 @@ def _gaussian(
     return position + np.linalg.solve(precision, np.asarray(gradient(position))), precision
 
 
-def order(place: Coordinates) -> np.ndarray:
-    """The coefficient of each column between -1 and 1."""
-    return np.argmax(np.abs(np.where(np.eye(len(place.origin)) > 1.0, 0.0, place.factor)), axis=0)
+def _other_columns(place: Coordinates, names: Sequence[str]) -> list[str]:
+    """The names of the coefficients of all columns but the constant one, which comes first in these coordinates."""
+    constant = int(np.flatnonzero(place.factor[:, 0])[0])
+    return [name for k, name in enumerate(names) if k != constant]
 
 
 def _columns_as_declared(model: PrivateModel, first: Release, rows: int, names: Sequence[str]) -> tuple[Check, Check]:
@@ -350,11 +351,11 @@ def _columns_as_declared(model: PrivateModel, first: Release, rows: int, names: 
     remedy = "" if counted else ": cells of the others do not fit into the ranges, as each site's own log has it"
     mean = moments[0, 1:] / max(share, _COUNTED / 2.0)
     variance = np.diagonal(moments)[1:] / max(share, _COUNTED / 2.0) - mean**2
-    sds = np.sqrt(np.maximum(variance, 0.0))
+    sds = np.sqrt(np.maximum(variance + _ALLOWED * noise, 0.0))
     narrowest = int(np.argmin(sds)) if sds.size else 0
     found = float(sds.min(initial=1.0))
     fills = found >= _NARROWEST
-    shown = f"the sd of {names[1 + narrowest]} is about {found:.2g} of half its range" if sds.size else "no columns"
+    shown = f"the sd of {names[narrowest]} is about {found:.2g} of half its range" if sds.size else "no columns"
     advice = ": declare a narrower range, take log(), or look at the unit" if not fills else ""
     return (
         Check("rows", share, _COUNTED, counted, text + remedy),
