@@ -266,7 +266,7 @@ class Private(BySums):
         """The cost of the two sums. The certificate is expected to hold if simulated intervals cover."""
         job, dim = session.job, session.job.post.dim
         model, rows, covered = _model(job.post), job.post.sizes, self.likely(job.post, masks=job.masks)
-        count, step = len(model.shares), model.step(model.start(dim), 1.0, 0)
+        count, step = len(model.shares), model.step(model.start(dim), 1.0, ())
         cost = total_traffic(job.network, count * step.noise(model.columns(dim)).size, count)
         cost += Traffic(gradient_rows=count * model.message(self._place(job.post), step)[2]["gradients"] * rows)
         doubt = "" if covered.is_enough else f"simulated intervals of 90% cover {covered.share:.0%} of the time"

@@ -40,8 +40,8 @@ _GROWTH = (1.8, 1.02)
 _HESSIANS = 200
 # Largest sd of the linear predictor between two positions whose releases are pooled.
 _NEAR = 0.2
-# Artificial rows, nodes and repetitions for the curvature of the log likelihood beyond its Hessian.
-_ROWS, _NODES, _BENDS = 1000, 4, 4
+# Artificial rows and nodes for the curvature of the log likelihood beyond its Hessian.
+ROWS, _NODES = 1000, 4
 # Largest correction for this curvature, in standard deviations.
 _BENT = 2.0
 
@@ -78,6 +78,8 @@ class Logistic:
     """Logistic regressions, see `PrivateModel`."""
 
     shares = SHARES
+    # repetitions of the correction for curvature, and the largest sd of the linear predictor that one adds
+    bends, reach = 4, np.inf
 
     def columns(self, dim: int) -> int:
         """Number of coefficients."""
@@ -87,15 +89,42 @@ class Logistic:
         """Zero."""
         return np.zeros(dim)
 
-    def step(self, position: np.ndarray, mu: float, number: int) -> Step:
-        """What step `number` releases at a position."""
-        return step_of(position, mu, _GROWTH[number])
+    def step(self, position: np.ndarray, mu: float, releases: Sequence[Release]) -> Step:
+        """What a step releases at a position, after others."""
+        return step_of(position, mu, _GROWTH[len(releases)])
 
     def given(
         self, releases: Sequence[Release], prior: tuple[np.ndarray, np.ndarray], rows: int, random: np.random.Generator
     ) -> Components:
         """The posterior given the releases of all steps, for a Gaussian prior."""
-        return given_releases(releases, prior, random)
+        last, (mean, precision) = releases[-1], prior
+        used = self._pooled(releases)
+        dim = len(mean)
+        hessians = noised_hessians(used, np.trace(precision) / dim, random, _HESSIANS)[1:]
+        each = np.array([one.of_gradient for one in used]) ** -2.0
+        position = each @ [one.position for one in used] / each.sum()
+        gradient = each @ [one.gradient for one in used] / each.sum()
+        columns = gaussian_columns(releases[0].hessian / releases[0].hessian[0, 0])(generator(0, "columns"), ROWS)
+        last, at, before = last._replace(position=position), position, None
+        for _ in range(self.bends):
+            slope, expected, share = self._bend(columns, last, at)
+            slopes, noise = hessians @ slope, share * hessians + np.eye(dim) / each.sum()
+            weighted = np.linalg.solve(noise, slopes)
+            covariance = np.linalg.inv(np.swapaxes(weighted, 1, 2) @ slopes + precision)
+            # of a log likelihood that is quadratic: the gradient at 0
+            origin = gradient + hessians @ (slope @ at - expected)
+            found = np.einsum("jab,jb->ja", covariance, np.einsum("jba,jb->ja", weighted, origin) + precision @ mean)
+            # the density of the gradients given each Hessian
+            total = noise + slopes @ np.linalg.solve(precision, np.swapaxes(slopes, 1, 2))
+            off = origin - slopes @ mean
+            squares = np.einsum("ja,ja->j", off, np.linalg.solve(total, off[..., None])[..., 0])
+            log_weight = -0.5 * np.linalg.slogdet(total)[1] - 0.5 * squares
+            weight = np.exp(log_weight - logsumexp(log_weight))
+            centre = weight @ found
+            before = centre if before is None else before
+            mixture = Components(weight, found, covariance, before)
+            at = at + (centre - at) * min(1.0, self.reach / max(_spread(centre - at), 1e-9))
+        return mixture
 
     def next(self, releases: Sequence[Release], found: Components, rows: int) -> np.ndarray:
         """The posterior mean so far."""
@@ -142,61 +171,23 @@ class Logistic:
         arguments = np.float64(step.radius), np.float64(step.weight)
         return clipped_newton, arguments, {"coordinates": place, "gradients": 1 + len(place.origin)}
 
+    def _pooled(self, releases: Sequence[Release]) -> Sequence[Release]:
+        """The releases of steps near the last one, which are pooled."""
+        return [one for one in releases if _is_near(one, releases[-1])]
 
-def given_releases(
-    releases: Sequence[Release],
-    prior: tuple[np.ndarray, np.ndarray],
-    random: np.random.Generator,
-) -> Components:
-    """The posterior given the released numbers, for a Gaussian prior.
+    def _bend(self, columns: np.ndarray, last: Release, to: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        """Hessian, change of the expected gradient and variance of the gradient at a position, for similar columns.
 
-    Parameters
-    ----------
-    releases
-        Of all steps. The gradients of steps near the last one are pooled.
-    prior
-        Mean (dim,) and precision (dim, dim).
-    random
-        Draws Hessians around the noised one.
-    """
-    last, (mean, precision) = releases[-1], prior
-    used = [one for one in releases if _is_near(one, last)]
-    dim = len(mean)
-    hessians = noised_hessians(used, np.trace(precision) / dim, random, _HESSIANS)[1:]
-    each = np.array([one.of_gradient for one in used]) ** -2.0
-    position = each @ [one.position for one in used] / each.sum()
-    gradient = each @ [one.gradient for one in used] / each.sum()
-    noise = hessians + np.eye(dim) / each.sum()
-    columns = gaussian_columns(releases[0].hessian / releases[0].hessian[0, 0])(generator(0, "columns"), _ROWS)
-    centre, before = position, None
-    for _ in range(_BENDS):
-        slopes = hessians @ _bend(columns, position, centre)
-        weighted = np.linalg.solve(noise, slopes)
-        covariance = np.linalg.inv(np.swapaxes(weighted, 1, 2) @ slopes + precision)
-        # of a log likelihood that is quadratic: the gradient at 0
-        origin = gradient + slopes @ position
-        found = np.einsum("jab,jb->ja", covariance, np.einsum("jba,jb->ja", weighted, origin) + precision @ mean)
-        # the density of the gradients given each Hessian
-        total = noise + slopes @ np.linalg.solve(precision, np.swapaxes(slopes, 1, 2))
-        off = origin - slopes @ mean
-        squares = np.einsum("ja,ja->j", off, np.linalg.solve(total, off[..., None])[..., 0])
-        log_weight = -0.5 * np.linalg.slogdet(total)[1] - 0.5 * squares
-        weight = np.exp(log_weight - logsumexp(log_weight))
-        centre = weight @ found
-        before = centre if before is None else before
-        mixture = Components(weight, found, covariance, before)
-    return mixture
-
-
-def _bend(columns: np.ndarray, position: np.ndarray, to: np.ndarray) -> np.ndarray:
-    """The Hessian on the way between two positions relative to that at the first one, for similar columns."""
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    begin, step = columns @ position, columns @ (to - position)
-    mean = expit(begin + (nodes[:, None] + 1.0) / 2.0 * step)
-    on_the_way = (columns * (weights / 2.0 @ (mean * (1.0 - mean)))[:, None]).T @ columns
-    mean = expit(begin)
-    ridge = 1e-6 * np.trace(on_the_way) / len(to) * np.eye(len(to))
-    return np.linalg.solve((columns * (mean * (1.0 - mean))[:, None]).T @ columns + ridge, on_the_way + ridge)
+        All are relative to the Hessian at the release. The variance is a mean over directions.
+        """
+        nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+        begin, step = columns @ last.position, columns @ (to - last.position)
+        mean = expit(begin + (nodes[:, None] + 1.0) / 2.0 * step)
+        on_the_way = (columns * (weights / 2.0 @ (mean * (1.0 - mean)))[:, None]).T @ columns
+        mean = expit(begin)
+        ridge = 1e-6 * np.trace(on_the_way) / len(to) * np.eye(len(to))
+        slope = np.linalg.solve((columns * (mean * (1.0 - mean))[:, None]).T @ columns + ridge, on_the_way + ridge)
+        return slope, slope @ (to - last.position), 1.0
 
 
 def _is_near(one: Release, last: Release) -> bool:
