@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -77,9 +77,11 @@ def clipped_newton(
 class Logistic:
     """Logistic regressions, see `PrivateModel`."""
 
-    shares = SHARES
-    # repetitions of the correction for curvature, and the largest sd of the linear predictor that one adds
-    bends, reach = 4, np.inf
+    shares: ClassVar[tuple[float, ...]] = SHARES
+    # repetitions of the correction for curvature
+    bends: ClassVar[int] = 4
+    # largest sd of the linear predictor between two of them
+    reach: ClassVar[float] = np.inf
 
     def columns(self, dim: int) -> int:
         """Number of coefficients."""

@@ -13,14 +13,14 @@ with kappa the derivative of E psi by the linear predictor, and q <= 1 a weight 
 kappa and q depend on the row's columns only, H is the derivative of the expected gradient at the position. All three
 follow from the Poisson distribution in closed form.
 
-The first position has the same mean for all rows. The cut of the second step follows from the first one.
+The first position has the same mean for all rows. The position and the cut of a later step follow from earlier ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,13 +33,18 @@ from ...posterior.coarse import coarse
 from ...posterior.coordinates import Coordinates
 from ...posterior.potential import Potential, Shard
 from ...posterior.totals import of_rows
+from .evaluations import raised
 from .private_logistic import ROWS, Logistic
-from .private_model import Answer, Release, Step, gaussian_columns
+from .private_model import Answer, Components, Release, Step, gaussian_columns
 
+# Share of the privacy budget for each step. The first steps find the position and the cut of the last one.
+SHARES = (0.25, 0.15, 0.6)
 # Cut of residuals in sds.
-_CUT = 1.5
-# Largest squared norm of the weighted Hessian of a row relative to the gradient, and its weight in means.
-_HESSIAN, _HEAVY = 0.3, 2.0
+_CUT = 1.35
+# Largest squared norm of the weighted Hessian of a row relative to the gradient.
+_HESSIAN = 1.0
+# Weight of the Hessian of a row that has this norm, in mean counts.
+_HEAVY = 0.8
 # Sd of the linear predictor in a simulation.
 _SIGNAL = 0.5
 
@@ -66,12 +71,12 @@ class Score(NamedTuple):
     weight: Any
 
 
-def score(xp: Any, mean: Any, ends: tuple[float, float], cut: Any, columns: int) -> Score:
+def score(xp: Any, mean: Any, ends: Any, cut: Any) -> Score:
     """The scores of rows with the means `mean` at the position, in NumPy or `jax.numpy`.
 
     The norm of a row is at most that of a residual of `cut` and a weight of the Hessian of `_HEAVY (cut / _CUT)^2`.
     """
-    low, high = (xp.clip(xp.full_like(mean, end), mean - cut, mean + cut) for end in ends)
+    low, high = (xp.clip(xp.full_like(mean, end), mean - cut, mean + cut) for end in (ends[0], ends[1]))
     expected, slope, _ = clipped(xp, mean, low, high)
     largest = xp.maximum(expected - low, high - expected)
     # relative to the largest norm of a gradient
@@ -151,14 +156,14 @@ def clipped_scores(
 
 def _numbers(xp: Any, columns: Any, response: Any, mean: Any, ends: Any, cut: Any) -> list[Any]:
     """The gradient and the upper triangle of the Hessian of rows."""
-    found = score(xp, mean, (ends[0], ends[1]), cut, columns.shape[1])
+    found = score(xp, mean, ends, cut)
     residuals = found.weight * (xp.clip(response, found.low, found.high) - found.expected)
     hessian = (columns * (found.weight * found.slope)[:, None]).T @ columns
     return [residuals @ columns, hessian[np.triu_indices(columns.shape[1])]]
 
 
 @dataclass(frozen=True)
-class Poisson(Logistic):
+class PoissonScores(Logistic):
     """Poisson regressions, see `PrivateModel`.
 
     Parameters
@@ -169,7 +174,9 @@ class Poisson(Logistic):
 
     ends: tuple[float, float]
 
-    bends, reach = 8, 1.0
+    shares: ClassVar[tuple[float, ...]] = SHARES
+    bends: ClassVar[int] = 8
+    reach: ClassVar[float] = 1.0
 
     @property
     def usual_mean(self) -> float:
@@ -219,6 +226,19 @@ class Poisson(Logistic):
         """Noised second moments of the columns. At the first position every row has the same weight."""
         return release.hessian / max(release.hessian[0, 0], release.of_hessian)
 
+    def without_noise(
+        self, releases: Sequence[Release], found: Components, precision: np.ndarray, rows: int
+    ) -> np.ndarray:
+        """The posterior's covariance if the sums had neither noise nor clipped residuals."""
+        last = releases[-1]
+        columns = gaussian_columns(self.moments(releases[0], rows))(generator(0, "columns"), ROWS)
+        mean = self._mean(columns @ last.position)
+        at = score(np, mean, self.ends, last.radius)
+        hessian = (columns * (at.weight * at.slope)[:, None]).T @ columns
+        ridge = 1e-6 * np.trace(hessian) / len(hessian) * np.eye(len(hessian))
+        share = np.trace(np.linalg.solve(hessian + ridge, (columns * mean[:, None]).T @ columns + ridge)) / len(hessian)
+        return np.linalg.inv(share * raised(last.hessian, 0.0) + precision)
+
     def message(self, place: Coordinates, step: Step) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """The sum of scores. It differentiates nothing."""
         arguments = np.float64(self.usual_mean), np.array(self.ends, np.float64), np.float64(step.radius)
@@ -232,7 +252,7 @@ class Poisson(Logistic):
         return releases[-1:]
 
     def _bend(self, columns: np.ndarray, last: Release, to: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        at = score(np, self._mean(columns @ last.position), self.ends, last.radius, len(to))
+        at = score(np, self._mean(columns @ last.position), self.ends, last.radius)
         expected, slope, variance = clipped(np, self._mean(columns @ to), at.low, at.high)
         first, there, spread = (
             (columns * (at.weight * of_rows)[:, None]).T @ columns
