@@ -45,6 +45,8 @@ _CUT = 1.35
 _HESSIAN = 1.0
 # Weight of the Hessian of a row that has this norm, in mean counts.
 _HEAVY = 0.8
+# Least linear predictor of a row.
+_LEAST = -30.0
 # Sd of the linear predictor in a simulation.
 _SIGNAL = 0.5
 
@@ -87,6 +89,11 @@ def score(xp: Any, mean: Any, ends: Any, cut: Any) -> Score:
 def _level(cut: Any) -> Any:
     """The weight of a row's Hessian that counts as large."""
     return _HEAVY * (cut / _CUT) ** 2
+
+
+def _mean(xp: Any, predictor: Any, usual: Any, ends: Any) -> Any:
+    """The means of rows, up to ten times the highest count. All scores are zero there, as cuts are less."""
+    return usual * xp.exp(xp.clip(predictor, _LEAST, xp.log(10.0 * (1.0 + ends[1]) / usual)))
 
 
 def clipped(xp: Any, mean: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
@@ -150,7 +157,7 @@ def clipped_scores(
     counted = (jnp.arange(len(columns)) < shard.size) & (weight > 0.0) & finite
     # zero times infinity is not zero
     columns = jnp.where(counted[:, None], jnp.clip(columns, -1.0, 1.0), 0.0)
-    numbers = _numbers(jnp, columns, jnp.where(counted, response, 0.0), usual * jnp.exp(columns @ x), ends, cut)
+    numbers = _numbers(jnp, columns, jnp.where(counted, response, 0.0), _mean(jnp, columns @ x, usual, ends), ends, cut)
     return jnp.concatenate(numbers)
 
 
@@ -245,7 +252,7 @@ class PoissonScores(Logistic):
         return clipped_scores, (place.factor, *arguments), {"gradients": 1}
 
     def _mean(self, predictor: np.ndarray) -> np.ndarray:
-        return np.asarray(self.usual_mean * np.exp(np.minimum(predictor, 50.0)))
+        return np.asarray(_mean(np, predictor, self.usual_mean, self.ends))
 
     def _pooled(self, releases: Sequence[Release]) -> Sequence[Release]:
         # other cuts
