@@ -42,8 +42,14 @@ _HESSIANS = 200
 _NEAR = 0.2
 # Artificial rows and nodes for the curvature of the log likelihood beyond its Hessian.
 ROWS, _NODES = 1000, 4
+# Change of the linear predictor's sd at which its repetitions end.
+_STILL = 1e-4
 # Largest correction for this curvature, in standard deviations.
 _BENT = 2.0
+
+# At a position: Hessian, change of the expected gradient, and mean eigenvalue of the gradient's covariance. All are
+# relative to the Hessian at the release.
+Bend = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, float]]
 
 
 @of_rows
@@ -107,9 +113,9 @@ class Logistic:
         position = each @ [one.position for one in used] / each.sum()
         gradient = each @ [one.gradient for one in used] / each.sum()
         columns = gaussian_columns(releases[0].hessian / releases[0].hessian[0, 0])(generator(0, "columns"), ROWS)
-        last, at, before = last._replace(position=position), position, None
+        bend, at, before = self._bend(columns, last._replace(position=position)), position, None
         for _ in range(self.bends):
-            slope, expected, share = self._bend(columns, last, at)
+            slope, expected, share = bend(at)
             slopes, noise = hessians @ slope, share * hessians + np.eye(dim) / each.sum()
             weighted = np.linalg.solve(noise, slopes)
             covariance = np.linalg.inv(np.swapaxes(weighted, 1, 2) @ slopes + precision)
@@ -125,7 +131,10 @@ class Logistic:
             centre = weight @ found
             before = centre if before is None else before
             mixture = Components(weight, found, covariance, before)
-            at = at + (centre - at) * min(1.0, self.reach / max(_spread(centre - at), 1e-9))
+            change = _spread(centre - at)
+            if change < _STILL:
+                break
+            at = at + (centre - at) * min(1.0, self.reach / change)
         return mixture
 
     def next(self, releases: Sequence[Release], found: Components, rows: int) -> np.ndarray:
@@ -177,19 +186,22 @@ class Logistic:
         """The releases of steps near the last one, which are pooled."""
         return [one for one in releases if _is_near(one, releases[-1])]
 
-    def _bend(self, columns: np.ndarray, last: Release, to: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        """Hessian, change of the expected gradient and variance of the gradient at a position, for similar columns.
-
-        All are relative to the Hessian at the release. The variance is a mean over directions.
-        """
+    def _bend(self, columns: np.ndarray, last: Release) -> Bend:
+        """The correction for the curvature of the log likelihood beyond its Hessian, for similar columns."""
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-        begin, step = columns @ last.position, columns @ (to - last.position)
-        mean = expit(begin + (nodes[:, None] + 1.0) / 2.0 * step)
-        on_the_way = (columns * (weights / 2.0 @ (mean * (1.0 - mean)))[:, None]).T @ columns
+        begin = columns @ last.position
         mean = expit(begin)
-        ridge = 1e-6 * np.trace(on_the_way) / len(to) * np.eye(len(to))
-        slope = np.linalg.solve((columns * (mean * (1.0 - mean))[:, None]).T @ columns + ridge, on_the_way + ridge)
-        return slope, slope @ (to - last.position), 1.0
+        hessian = (columns * (mean * (1.0 - mean))[:, None]).T @ columns
+
+        def bend(to: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+            change = to - last.position
+            mean = expit(begin + (nodes[:, None] + 1.0) / 2.0 * (columns @ change))
+            on_the_way = (columns * (weights / 2.0 @ (mean * (1.0 - mean)))[:, None]).T @ columns
+            ridge = 1e-6 * np.trace(on_the_way) / len(to) * np.eye(len(to))
+            slope = np.linalg.solve(hessian + ridge, on_the_way + ridge)
+            return slope, slope @ change, 1.0
+
+        return bend
 
 
 def _is_near(one: Release, last: Release) -> bool:

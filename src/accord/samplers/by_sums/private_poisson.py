@@ -34,7 +34,7 @@ from ...posterior.coordinates import Coordinates
 from ...posterior.potential import Potential, Shard
 from ...posterior.totals import of_rows
 from .evaluations import raised
-from .private_logistic import ROWS, Logistic
+from .private_logistic import ROWS, Bend, Logistic
 from .private_model import Answer, Components, Release, Step, gaussian_columns
 
 # Share of the privacy budget for each step. The first steps find the position and the cut of the last one.
@@ -258,14 +258,18 @@ class PoissonScores(Logistic):
         # other cuts
         return releases[-1:]
 
-    def _bend(self, columns: np.ndarray, last: Release, to: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    def _bend(self, columns: np.ndarray, last: Release) -> Bend:
         at = score(np, self._mean(columns @ last.position), self.ends, last.radius)
-        expected, slope, variance = clipped(np, self._mean(columns @ to), at.low, at.high)
-        first, there, spread = (
-            (columns * (at.weight * of_rows)[:, None]).T @ columns
-            for of_rows in (at.slope, slope, at.weight * variance)
-        )
-        ridge = 1e-6 * np.trace(first) / len(to) * np.eye(len(to))
-        share = np.trace(np.linalg.solve(first + ridge, spread + ridge)) / len(to)
-        gradient = np.linalg.solve(first + ridge, (at.weight * (expected - at.expected)) @ columns)
-        return np.linalg.solve(first + ridge, there + ridge), gradient, float(share)
+        hessian = (columns * (at.weight * at.slope)[:, None]).T @ columns
+        ridge = 1e-6 * np.trace(hessian) / len(hessian) * np.eye(len(hessian))
+        inverse = np.linalg.inv(hessian + ridge)
+
+        def bend(to: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+            expected, slope, variance = clipped(np, self._mean(columns @ to), at.low, at.high)
+            there = (columns * (at.weight * slope)[:, None]).T @ columns
+            spread = (columns * (at.weight**2 * variance)[:, None]).T @ columns
+            gradient = (at.weight * (expected - at.expected)) @ columns
+            share = np.trace(inverse @ (spread + ridge)) / len(to)
+            return inverse @ (there + ridge), inverse @ gradient, float(share)
+
+        return bend
