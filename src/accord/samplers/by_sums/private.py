@@ -72,10 +72,11 @@ _RESPONSE = "y"
 class Private(BySums):
     """Differential privacy for the rows of all agents, with intervals that include the noise.
 
-    Two sums with noise: (epsilon, delta) bounds what they, and so the draws, reveal about any one row. Neighbours
-    differ in one row that is replaced, so that numbers of rows are public. It samples logistic regressions, and linear
-    ones with an unknown residual sd: from a formula with ranges, `accord.models.glm(..., ranges={...})`, or from
-    `accord.models.logistic_regression` and `accord.models.linear_regression`.
+    Two or three sums with noise: (epsilon, delta) bounds what they, and so the draws, reveal about any one row.
+    Neighbours differ in one row that is replaced, so that numbers of rows are public. It samples logistic regressions,
+    linear ones with an unknown residual sd, and Poisson regressions with a log link: from a formula with ranges,
+    `accord.models.glm(..., ranges={...})`, or from `accord.models.logistic_regression`, `linear_regression` and
+    `poisson_regression`.
 
     The noise is new in every run, whatever its seed. The guarantee holds for one run. Other runs on the same rows add
     to it, and so does everything else that depends on the rows, such as ranges or columns chosen after a look at them.
@@ -87,9 +88,9 @@ class Private(BySums):
         The guarantee, epsilon > 0 and 0 < delta < 1. A delta below 1 / number of rows is usual.
     ranges
         For models without a formula, the lowest and the highest value of each column, by the names of the
-        coefficients, from public knowledge and not from the rows. A column of ones has (1, 1). A linear regression also
-        needs the range of its response, under "y". Values beyond a range count less, or as its end in a linear
-        regression.
+        coefficients, from public knowledge and not from the rows. A column of ones has (1, 1). A linear or Poisson
+        regression also needs the range of its response, under "y". Values beyond a range count as its end, or less in
+        a logistic regression.
     colluding
         Number of agents that may reveal their noise to others. The noise of the remaining agents hides a row alone.
 
