@@ -1,10 +1,14 @@
-"""Coverage and width of intervals under differential privacy, for simulated logistic and linear regressions.
+"""Coverage and width of intervals under differential privacy, for simulated logistic, linear and Poisson regressions.
 
 python benchmarks/private.py               # the table of docs/privacy.md, 1,000 studies each, about 40 minutes
 python benchmarks/private.py 200 corr      # 200 studies each with correlated columns
 python benchmarks/private.py 200 linear    # linear regressions: coefficients, then the residual sd
 python benchmarks/private.py 200 student   # the same with residuals of Student's t with 4 degrees of freedom
 python benchmarks/private.py 200 outside   # the same with 2% of the responses beyond their range
+python benchmarks/private.py 200 poisson   # Poisson regressions with mean counts of 2
+python benchmarks/private.py 200 rare      # the same with mean counts of .3
+python benchmarks/private.py 200 negative  # mean counts of 2 with the variance of a negative binomial, twice the mean
+python benchmarks/private.py 200 zeros     # mean counts of 2, and 20% of further zeros
 """
 
 from __future__ import annotations
@@ -15,10 +19,11 @@ import numpy as np
 from scipy.special import expit
 
 from accord.base.counters import generator
-from accord.samplers.by_sums.evaluations import raised
+from accord.samplers.by_sums.evaluations import raised, unpacked
 from accord.samplers.by_sums.private_linear import Linear, answers
 from accord.samplers.by_sums.private_logistic import Logistic
-from accord.samplers.by_sums.private_model import Budget, Release, likely, strength
+from accord.samplers.by_sums.private_model import Budget, Release, Step, likely, strength
+from accord.samplers.by_sums.private_poisson import PoissonScores
 
 SIZES = [(1_000, 5), (5_000, 5), (20_000, 5), (1_000, 15), (5_000, 15), (20_000, 15)]
 EPSILONS = (0.5, 1.0, 3.0)
@@ -27,13 +32,18 @@ DELTA = 1e-6
 COEFFICIENT, PRIOR = 0.5, 2.5
 INTERVAL = 1.6449
 LINEAR = ("linear", "student", "outside", "unfit")
+# Mean count and declared range of Poisson regressions.
+COUNTS = {"poisson": (2.0, (0.0, 20.0)), "rare": (0.3, (0.0, 5.0))}
+COUNTS |= {"negative": COUNTS["poisson"], "zeros": COUNTS["poisson"]}
+# Sds of their linear predictor and of their intercept.
+LOG_RATE, LOG_MEAN = 0.5, 0.1
 # Sds of the linear predictor, of the intercept and of the residuals, for a response between -1 and 1.
 PREDICTOR, INTERCEPT, RESIDUAL = 0.15, 0.1, 0.15
 
 
 def columns(random: np.random.Generator, rows: int, dim: int, design: str) -> np.ndarray:
     """Columns between -1 and 1, the first one constant, shape (row, dim)."""
-    if design in ("uniform", *LINEAR):
+    if design in ("uniform", *LINEAR, *COUNTS):
         found = random.uniform(-1.0, 1.0, (rows, dim))
     else:
         # a third of the range is one sd, and columns have correlation 1/2
@@ -116,6 +126,38 @@ def linear(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple
     )
 
 
+def poisson(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple[np.ndarray, ...]:
+    """The same of a Poisson regression, (dim,)."""
+    random, (mean, ends) = generator(seed, "study"), COUNTS[design]
+    model = PoissonScores(ends)
+    x, truth = columns(random, rows, dim, design), LOG_RATE * (3.0 / (dim - 1)) ** 0.5 * random.standard_normal(dim)
+    truth[0] = np.log(mean / model.usual_mean) - LOG_RATE**2 / 2.0 + LOG_MEAN * random.standard_normal()
+    rates = model.usual_mean * np.exp(x @ truth)
+    # variance 2 mean, or further zeros
+    rates = random.gamma(rates) if design == "negative" else rates
+    y, precision = random.poisson(rates), np.eye(dim) / PRIOR**2
+    y = y * (random.random(rows) > 0.2) if design == "zeros" else y
+    answer, prior = model.answers(x, y, random), (np.zeros(dim), precision)
+    releases, found = budget.released(model, dim, rows, answer, lambda position: prior, seed)
+    low, high = np.quantile(found.draws(2_000, random), [0.05, 0.95], axis=0)
+    mode, last = truth.copy(), releases[-1]
+    for _ in range(12):
+        rates = model.usual_mean * np.exp(x @ mode)
+        hessian = (x * rates[:, None]).T @ x + precision
+        mode = mode + np.linalg.solve(hessian, x.T @ (y - rates) - precision @ mode)
+    sds, ignored = np.sqrt(np.diagonal(np.linalg.inv(hessian))), raised(last.hessian, 1e-3)
+    naive = np.linalg.solve(ignored + precision, ignored @ last.position + last.gradient)
+    naive_sds = np.sqrt(np.diagonal(np.linalg.inv(ignored + precision)))
+    exact = model.answers(x, y, random)(last.position, Step(last.radius, 1.0, 0.0, 0.0))
+    return (
+        (low < truth) & (truth < high),
+        (high - low) / (2.0 * INTERVAL * sds),
+        np.abs(truth - mode) < INTERVAL * sds,
+        np.abs(truth - naive) < INTERVAL * naive_sds,
+        noise_of_hessian([last], unpacked(exact[dim:], dim)),
+    )
+
+
 def linear_fit(hessian: np.ndarray, gradient: np.ndarray, square: float, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Least squares coefficients and log residual sd, and their sds."""
     fit, free = np.linalg.solve(hessian, gradient), rows - len(gradient)
@@ -133,6 +175,8 @@ def noise_of_hessian(releases: list[Release], hessian: np.ndarray) -> float:
 def main(studies: int = 1_000, design: str = "uniform", cells: str = "") -> None:
     """Print the table. Cells are rows/parameters/epsilon, separated by commas, by default all."""
     model, study = (Linear(all_count=design != "unfit"), linear) if design in LINEAR else (Logistic(), logistic)
+    if design in COUNTS:
+        model, study = PoissonScores(COUNTS[design][1]), poisson
     print("| rows, parameters | epsilon | coverage | width | without noise | noise ignored | noise of H | simulated |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     every = [(rows, dim, epsilon) for rows, dim in SIZES for epsilon in EPSILONS]

@@ -12,11 +12,12 @@ from accord.posterior.coordinates import Coordinates
 from accord.posterior.masks import integers_under_masks
 from accord.posterior.totals import TotalsHere
 from accord.samplers import Importance, Private
-from accord.samplers.by_sums import private, private_linear, private_logistic, private_model
+from accord.samplers.by_sums import private, private_linear, private_logistic, private_model, private_poisson
 from accord.samplers.by_sums.evaluations import unpacked
 from accord.samplers.by_sums.private_linear import Linear
 from accord.samplers.by_sums.private_logistic import Logistic, clipped_newton, step_of
 from accord.samplers.by_sums.private_model import Budget, Release, strength
+from accord.samplers.by_sums.private_poisson import PoissonScores
 
 NAMES = ("intercept", "age", "dose", "x")
 RANGES = {"intercept": (1, 1), "age": (20, 80), "dose": (0, 4), "x": (-1, 1)}
@@ -36,7 +37,7 @@ def logistic(count=3000, agents=3, seed=0):
     return accord.models.logistic_regression(shards, prior_variance=6.25, names=NAMES)
 
 
-RESPONSE = {"y": (0, 10)}
+RESPONSE, COUNTS = {"y": (0, 10)}, {"y": (0, 20)}
 
 
 def linear(count=3000, agents=3, seed=0, prior_variance=100.0):
@@ -44,6 +45,12 @@ def linear(count=3000, agents=3, seed=0, prior_variance=100.0):
     y = X @ [2.0, 0.04, 0.3, -0.5] + 0.7 * np.random.default_rng(seed + 1).standard_normal(count)
     shards = [(X[k::agents], y[k::agents]) for k in range(agents)]
     return accord.models.linear_regression(shards, prior_variance=prior_variance, names=NAMES)
+
+
+def poisson(count=3000, agents=3, seed=0):
+    X, _ = rows(count, seed)
+    y = np.random.default_rng(seed + 1).poisson(np.exp(X @ [-0.4, 0.015, 0.2, -0.3])).astype(float)
+    return accord.models.poisson_regression([(X[k::agents], y[k::agents]) for k in range(agents)], names=NAMES)
 
 
 def numbers_of(X, y, position, step, place=None):
@@ -71,10 +78,11 @@ def delta_of(parts, epsilon):
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.0, 10.0])
 @pytest.mark.parametrize("delta", [1e-8, 1e-5])
-@pytest.mark.parametrize("model", [Logistic(), Linear()])
-def test_two_steps_have_the_loss_of_epsilon_and_delta(epsilon, delta, model):
+@pytest.mark.parametrize("model", [Logistic(), Linear(), PoissonScores((0.0, 20.0))])
+def test_all_steps_have_the_loss_of_epsilon_and_delta(epsilon, delta, model):
     assert sum(model.shares) == pytest.approx(1.0)
-    parts = strength(epsilon, delta) * np.sqrt(model.shares)
+    # two steps, or the last one and all others
+    parts = strength(epsilon, delta) * np.sqrt([sum(model.shares[:-1]), model.shares[-1]])
     assert delta_of(parts, epsilon) == pytest.approx(delta, rel=2e-3)
     # 5% less noise
     assert delta_of(1.05 * parts, epsilon) > 1.2 * delta
@@ -169,7 +177,7 @@ def test_a_replaced_row_of_a_linear_regression_changes_sums_by_at_most_mu_sds(di
     x[:, 0] = 1.0
     y = np.tile([-1.0, 1.0, 30.0, -30.0, 0.0], len(x))
     x = np.repeat(x, 5, axis=0)
-    step = model.step(position, mu, 1)
+    step = model.step(position, mu, ())
     each = moments_of_rows(x, y, position, step) / step.noise(dim)
     apart = np.sqrt(np.maximum(0.0, np.sum((each[:, None] - each) ** 2, axis=2)))
     assert apart.max() <= mu * (1.0 + 1e-9)
@@ -178,7 +186,7 @@ def test_a_replaced_row_of_a_linear_regression_changes_sums_by_at_most_mu_sds(di
 
 
 def test_a_row_that_overflows_counts_as_zero():
-    x, y, step = np.full((2, 3), np.finfo(float).max), np.ones(2), Linear().step(Linear().start(4), 0.3, 0)
+    x, y, step = np.full((2, 3), np.finfo(float).max), np.ones(2), Linear().step(Linear().start(4), 0.3, ())
     x[0] = 0.5
     # the product of a row and its scales overflows
     post = accord.models.linear_regression([(x, y)])
@@ -193,7 +201,7 @@ def test_numbers_of_a_linear_regression_are_moments_in_units_of_half_a_range():
     post = linear(200, 1)
     place = Private(epsilon=1.0, ranges=RANGES | RESPONSE)._place(post)
     position = np.array([0.1, -0.2, 0.1, 0.3, -1.0])
-    step = Linear().step(position, 0.4, 1)
+    step = Linear().step(position, 0.4, ())
     function, arguments, _ = Linear().message(place, step)
     with jax.enable_x64(True):
         found = np.asarray(post.totals_here()(function, *arguments, points=position[None]))[0]
@@ -209,6 +217,94 @@ def test_numbers_of_a_linear_regression_are_moments_in_units_of_half_a_range():
     assert here[-1] == pytest.approx(np.log(5.0) - 1.0)
 
 
+# --- scores of Poisson regressions ---
+
+
+@pytest.mark.parametrize("mean", [0.05, 0.7, 3.0, 20.0])
+@pytest.mark.parametrize(("low", "high"), [(-3.0, 1.7), (0.0, 2.0), (1.3, 6.1), (2.0, 25.5), (30.0, 31.0)])
+def test_clipped_counts_have_these_moments(mean, low, high):
+    def moments(log_mean):
+        counts = np.arange(200)
+        mass, y = stats.poisson.pmf(counts, np.exp(log_mean)), np.clip(counts, low, high)
+        return mass @ y, mass @ y**2 - (mass @ y) ** 2
+
+    expected, variance = moments(np.log(mean))
+    slope = (moments(np.log(mean) + 1e-5)[0] - moments(np.log(mean) - 1e-5)[0]) / 2e-5
+    with jax.enable_x64(True):
+        for xp in (np, jax.numpy):
+            found = private_poisson.clipped(xp, xp.array([mean]), xp.array([low]), xp.array([high]))
+            np.testing.assert_allclose(np.ravel(found), [expected, slope, variance], rtol=1e-6, atol=1e-8)
+
+
+def poisson_numbers(post, place, model, position, step):
+    """The numbers of each agent, (agent, number)."""
+    function, arguments, _ = model.message(place, step)
+    with jax.enable_x64(True):
+        return np.asarray(post.totals_here().each(function, *arguments, points=position[None]))[:, 0]
+
+
+@pytest.mark.parametrize("dim", [2, 5, 15])
+@pytest.mark.parametrize("scale", [0.0, 0.3, 2.0])
+def test_a_replaced_row_of_a_poisson_regression_changes_sums_by_at_most_mu_sds(dim, scale, mu=0.3):
+    rng, model = np.random.default_rng(dim), PoissonScores((0.0, 20.0))
+    position = scale * rng.standard_normal(dim)
+    corners = np.ones((dim + 1, dim))
+    for row in range(dim):
+        corners[row, dim - row :] = -1.0
+    # rows with the largest and the smallest means
+    along = np.where(position == 0.0, 1.0, np.sign(position))
+    x = np.vstack([corners, along, -along, 50.0 * corners[:5], 1e-3 * corners[:5], rng.uniform(-1.0, 1.0, (20, dim))])
+    x[:, 0] = 1.0
+    y = np.tile([0.0, 1.0, 3.0, 8.0, 20.0, 1e6], len(x))
+    x = np.repeat(x, 6, axis=0)
+    post = accord.models.poisson_regression([(a[None], b[None]) for a, b in zip(x, y, strict=True)])
+    place = Coordinates(np.zeros(dim), np.eye(dim))
+    first = model.step(model.start(dim), mu, ())
+    moments = np.diag([1.0] + [1.0 / 3.0] * (dim - 1))[np.triu_indices(dim)]
+    release = Release.of(model.start(dim), first, np.append(np.zeros(dim), 5000.0 * moments))
+    largest = []
+    for step in (first, model.step(position, mu, [release])):
+        each = poisson_numbers(post, place, model, position, step) / step.noise(dim)
+        largest.append(np.sqrt(np.maximum(0.0, np.sum((each[:, None] - each) ** 2, axis=2))).max() / mu)
+    assert max(largest) <= 1.0 + 1e-9
+    # the bound is nearly attained
+    assert max(largest) > 0.6
+
+
+def test_numbers_of_a_poisson_regression_are_scores_in_units_of_half_a_range():
+    post, method = poisson(200, 1), Private(epsilon=1.0, ranges=RANGES | COUNTS)
+    place, model = method._place(post), method._model(post)
+    position = np.array([0.1, -0.2, 0.1, 0.3])
+    step = model.step(position, 0.4, ())
+    (found,) = poisson_numbers(post, place, model, position, step)
+    X, y = (np.asarray(part)[0] for part in post.stacked().rows)
+    x = X @ place.factor
+    quiet = step._replace(of_gradient=0.0, of_hessian=0.0)
+    exact = model.answers(x, y, np.random.default_rng(0))(position, quiet)
+    np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-6)
+    # a position in these coordinates predicts the response
+    here = place.origin + place.factor @ position
+    np.testing.assert_allclose(X @ here, np.log(model.usual_mean) + x @ position, rtol=1e-9)
+    # the score has mean zero at the position, and the Hessian is its derivative
+    random, other = np.random.default_rng(1), position + np.array([0.01, 0.0, 0.02, 0.0])
+    x = np.repeat(x, 400, axis=0)
+    for truth in (position, other):
+        counts = random.poisson(model._mean(x @ truth))
+        numbers = model.answers(x, counts, random)(position, quiet)
+        hessian = unpacked(numbers[4:], 4)
+        off = numbers[:4] - hessian @ (truth - position)
+        assert (np.abs(off) < 4.0 * np.sqrt(np.diagonal(hessian))).all()
+
+
+def test_a_row_of_a_poisson_regression_that_overflows_counts_as_zero():
+    x, y, model = np.full((2, 3), np.finfo(float).max), np.ones(2), PoissonScores((0.0, 20.0))
+    x[0] = 0.5
+    post = accord.models.poisson_regression([(x, y)])
+    place = Coordinates(np.zeros(3), 10.0 * np.eye(3))
+    (found,) = poisson_numbers(post, place, model, np.array([900.0, 0.0, 0.0]), model.step(np.zeros(3), 0.3, ()))
+    assert np.isfinite(found).all()
+
+
 # --- noise ---
 
 
@@ -217,7 +313,7 @@ def test_noise_has_the_law_of_its_plan(agents, masks):
     post = logistic(60, agents)
     method = Private(epsilon=1.0, ranges=RANGES)
     budget = method._budget(agents, masks=masks)
-    step, place = budget.step(Logistic(), np.zeros(4), 0), method._place(post)
+    step, place = budget.step(Logistic(), np.zeros(4), ()), method._place(post)
     with jax.enable_x64(True):
         here = post.totals_here()
         exact = np.asarray(here(clipped_newton, step.radius, step.weight, points=np.zeros((1, 4)), coordinates=place))
@@ -331,7 +427,7 @@ def test_a_large_correction_for_curvature_fails_the_certificate():
     for truth, holds in ([-0.5, 0.5], True), ([-5.0, 0.5], False):
         numbers = Logistic().simulated(x, np.array(truth), random)(np.zeros(2), step)
         releases = [Release.of(np.zeros(2), step, numbers)]
-        check, _ = Logistic().checks(private_logistic.given_releases(releases, prior, random), releases, 20_000)
+        check, _ = Logistic().checks(Logistic().given(releases, prior, 20_000, random), releases, 20_000)
         assert check.holds is holds and "correction for curvature" in check.text
 
 
@@ -441,6 +537,85 @@ def test_the_residual_sd_alone_can_fail_the_simulated_coverage(briefly):
     assert private_model.likely(Short(), budget, 5000, precision).share < 0.2
 
 
+# --- draws of Poisson regressions ---
+
+
+@pytest.mark.long_from(1)
+@pytest.mark.parametrize("agents", [3, 1])
+def test_draws_of_a_poisson_regression_are_near_the_posterior_and_wider(agents, briefly):
+    post, network = poisson(8000, agents), accord.Network.complete(agents)
+    engine = MASKED if agents > 2 else "local"
+    run = accord.sample(post, network, Private(epsilon=2.0, ranges=RANGES | COUNTS), draws=500, engine=engine)
+    exact = accord.sample(post, network, Importance(), draws=500)
+    mean, sd = (getattr(exact.average, name)(axis=(0, 1)) for name in ("mean", "std"))
+    wider = np.array([run.private["wider"][name] for name in NAMES])
+    np.testing.assert_allclose(run.average.std(axis=(0, 1)) / sd, wider, rtol=0.25)
+    assert ((wider > 1.02) & (wider < 2.5)).all()
+    off = np.abs(run.average.mean(axis=(0, 1)) - mean) / sd
+    # the noise of this run
+    assert (off < 4.5 * np.sqrt(wider**2 - 1.0) + 0.15).all()
+    assert run.certificate.holds and run.traffic.sums == 3
+
+
+def test_without_noise_a_poisson_regression_only_loses_by_clipped_residuals(briefly):
+    post, network = poisson(3000, 1), accord.Network.complete(1)
+    run = accord.sample(post, network, Private(epsilon=1e7, ranges=RANGES | COUNTS), draws=1000, progress=False)
+    exact = accord.sample(post, network, Importance(), draws=1000)
+    sd = exact.average.std(axis=(0, 1))
+    ratio = run.average.std(axis=(0, 1)) / sd
+    assert ((ratio > 0.97) & (ratio < 1.15)).all()
+    # two estimates from the same rows, of which one has 10% less information
+    assert (np.abs(run.average.mean(axis=(0, 1)) - exact.average.mean(axis=(0, 1))) < sd).all()
+
+
+def poisson_intervals(studies, count, dim, epsilon, mean, ends, louder=1.0):
+    """Whether intervals of 90% cover, (study, parameter), for columns between -1 and 1."""
+    model, budget, inside = PoissonScores(ends), Budget(strength(epsilon, 1e-6), 1.0), []
+    prior = np.zeros(dim), np.eye(dim) / 6.25
+    for seed in range(studies):
+        random = np.random.default_rng(seed)
+        x, truth = random.uniform(-1.0, 1.0, (count, dim)), random.standard_normal(dim) * 0.5 * (3.0 / dim) ** 0.5
+        x[:, 0], truth[0] = 1.0, np.log(mean / model.usual_mean)
+        answer = model.simulated(x, truth, random)
+
+        def loud(at, step, answer=answer):
+            return answer(at, step._replace(of_gradient=louder * step.of_gradient))
+
+        _, found = budget.released(model, dim, count, loud, lambda at: prior, seed)
+        low, high = np.quantile(found.draws(1000, random), [0.05, 0.95], axis=0)
+        inside.append((low < truth) & (truth < high))
+    return np.array(inside)
+
+
+@pytest.mark.parametrize(
+    ("count", "dim", "epsilon", "mean", "ends"),
+    [(5000, 5, 1.0, 2.0, (0.0, 20.0)), (5000, 3, 1.0, 0.3, (0.0, 5.0)), (20_000, 5, 1.0, 1.0, (0.0, 100.0))],
+)
+@pytest.mark.long
+def test_intervals_of_poisson_regressions_cover(count, dim, epsilon, mean, ends):
+    inside = poisson_intervals(100, count, dim, epsilon, mean, ends).mean(axis=1)
+    assert abs(inside.mean() - 0.9) < 0.01 + 3.0 * inside.std() / 10.0
+
+
+@pytest.mark.long
+def test_intervals_of_poisson_regressions_do_not_cover_if_the_noise_is_larger_than_planned():
+    assert poisson_intervals(60, 5000, 5, 1.0, 2.0, (0.0, 20.0), louder=2.0).mean() < 0.85
+
+
+def test_a_poisson_formula_with_rows_that_do_not_fit(briefly):
+    rng, tables = np.random.default_rng(3), []
+    for _ in range(3):
+        x = rng.uniform(0.0, 10.0, 3000)
+        falls = rng.poisson(np.exp(-0.3 + 0.1 * x))
+        # one row in ten does not fit
+        tables.append({"x": np.where(rng.random(3000) < 0.1, np.nan, x), "falls": falls})
+    post = accord.models.glm(tables, "falls ~ x", "poisson", ranges={"x": (0.0, 10.0), "falls": (0, 20)})
+    run = accord.sample(post, accord.Network.complete(3), Private(epsilon=3.0), engine=MASKED)
+    assert run.certificate.holds, run.certificate
+    off = run.draws.mean(axis=(0, 1, 2)) - [-0.3, 0.1]
+    assert (np.abs(off) < 3.5 * run.draws.std(axis=(0, 1, 2))).all()
+
+
 # --- refusals ---
 
 
@@ -517,7 +692,10 @@ def test_impossible_runs_raise_before_a_sum():
     refused("needs an intercept", Private(epsilon=1.0, ranges={**RANGES, "intercept": (0, 1)}))
     X, y = rows(60)
     counts = accord.models.poisson_regression([(X[k::3], y[k::3]) for k in range(3)], names=NAMES)
-    refused("needs a logistic or linear regression that depends on no row", method, counts)
+    refused("ranges has no entry for y", method, counts)
+    refused("needs a lowest and a higher count", Private(epsilon=1.0, ranges={**RANGES, "y": (-1, 3)}), counts)
+    other = accord.models.power([np.zeros(4)] * 3, 3.0)
+    refused("needs a logistic, linear or Poisson regression that depends on no row", method, other)
     known = accord.models.linear_regression([(X[k::3], y[k::3]) for k in range(3)], 1.0, names=NAMES)
     refused("needs a linear regression with an unknown residual sd", method, known)
     refused("ranges has no entry for y", method, linear(60))

@@ -2,8 +2,8 @@
 
 Each step is one message of each agent with sums over its rows, in coordinates in which every column lies between -1
 and 1. Each row's contribution is clipped to a norm, so that one row changes a sum by a known amount at most, and
-Gaussian noise hides this change. Rows are neighbours if one is replaced. `private_logistic.py` and `private_linear.py`
-have the sums and the posterior given them.
+Gaussian noise hides this change. Rows are neighbours if one is replaced. `private_logistic.py`,
+`private_linear.py` and `private_poisson.py` have the sums and the posterior given them.
 
 All releases together are one Gaussian mechanism, so (epsilon, delta) is exact (Dong, Roth and Su 2022, Balle and Wang
 2018).
@@ -23,7 +23,7 @@ from jaxtyping import Array
 from ...base.checks import positive, whole_number
 from ...base.counters import generator
 from ...base.errors import unknown_name_error
-from ...models.families import Bernoulli, Normal
+from ...models.families import Bernoulli, Normal, Poisson
 from ...models.predictive import PairsPredictive
 from ...models.regression import Regression
 from ...posterior import Posterior
@@ -52,6 +52,7 @@ from .private_model import (
     spent,
     strength,
 )
+from .private_poisson import PoissonScores
 from .start import Start
 
 __all__ = ["Covered", "Private", "spent", "strength"]
@@ -78,10 +79,11 @@ _RESPONSE = "y"
 class Private(BySums):
     """Differential privacy for the rows of all agents, with intervals that include the noise.
 
-    Two sums with noise: (epsilon, delta) bounds what they, and so the draws, reveal about any one row. Neighbours
-    differ in one row that is replaced, so that numbers of rows are public. It samples logistic regressions, and linear
-    ones with an unknown residual sd: from a formula with ranges, `accord.models.glm(..., ranges={...})`, or from
-    `accord.models.logistic_regression` and `accord.models.linear_regression`.
+    Two or three sums with noise: (epsilon, delta) bounds what they, and so the draws, reveal about any one row.
+    Neighbours differ in one row that is replaced, so that numbers of rows are public. It samples logistic regressions,
+    linear ones with an unknown residual sd, and Poisson regressions with a log link: from a formula with ranges,
+    `accord.models.glm(..., ranges={...})`, or from `accord.models.logistic_regression`, `linear_regression` and
+    `poisson_regression`.
 
     The noise is new in every run, whatever its seed. The guarantee holds for one run. Other runs on the same rows add
     to it, and so does everything else that depends on the rows, such as ranges or columns chosen after a look at them.
@@ -93,9 +95,9 @@ class Private(BySums):
         The guarantee, epsilon > 0 and 0 < delta < 1. A delta below 1 / number of rows is usual.
     ranges
         For models without a formula, the lowest and the highest value of each column, by the names of the
-        coefficients, from public knowledge and not from the rows. A column of ones has (1, 1). A linear regression also
-        needs the range of its response, under "y". Values beyond a range count less, or as its end in a linear
-        regression.
+        coefficients, from public knowledge and not from the rows. A column of ones has (1, 1). A linear or Poisson
+        regression also needs the range of its response, under "y". Values beyond a range count as its end, or less in
+        a logistic regression.
     colluding
         Number of agents that may reveal their noise to others. The noise of the remaining agents hides a row alone.
 
@@ -147,7 +149,6 @@ class Private(BySums):
 
     def require(self, post: Posterior) -> None:
         """Raise `ValueError` if this method cannot sample a posterior, without reading data."""
-        _model(post)
         self._place(post)
 
     def likely(self, post: Posterior, *, masks: bool) -> Covered:
@@ -157,7 +158,7 @@ class Private(BySums):
             jax.grad(potential.log_prior_at), jax.hessian(potential.log_prior_at), np.zeros(post.dim)
         )[1]
         budget = self._budget(post.num_agents, masks=masks)
-        return likely(_model(post), budget, _rows(post), tuple(map(tuple, precision.tolist())))
+        return likely(self._model(post), budget, _rows(post), tuple(map(tuple, precision.tolist())))
 
     def too_few(self, post: Posterior, found: Covered) -> str:
         """The reason to refuse a posterior for its simulated coverage."""
@@ -177,15 +178,40 @@ class Private(BySums):
         shares = max(1, agents - self.colluding) if masks else 1
         return Budget(strength(self.epsilon, self.delta), (agents / shares) ** 0.5)
 
+    def _model(self, post: Posterior) -> PrivateModel:
+        """The model of a posterior."""
+        predictive = post.info.predictive
+        of_pairs = predictive if isinstance(predictive, PairsPredictive) else None
+        # a formula's model follows the rows otherwise: its default priors, levels, means and standard deviations
+        formula = post if isinstance(post, Regression) and post.ranges else None
+        family = formula.family if formula else of_pairs and of_pairs.family
+        if isinstance(family, Bernoulli):
+            return Logistic()
+        if isinstance(family, Poisson):
+            return _poisson((formula.ranges if formula else self.ranges).get(_RESPONSE))
+        if isinstance(family, Normal):
+            if of_pairs and of_pairs.noise_scale is not None:
+                raise ValueError(
+                    "Private() needs a linear regression with an unknown residual sd: leave noise_scale out"
+                )
+            return Linear(all_count=not formula)
+        raise ValueError(
+            "Private() needs a logistic, linear or Poisson regression that depends on no row: a formula of the family "
+            "bernoulli, normal or poisson with ranges, glm(..., ranges={...}), or accord.models.logistic_regression, "
+            f"linear_regression or poisson_regression. Found {post.info.model or 'another model'}"
+        )
+
     def _place(self, post: Posterior) -> Coordinates:
         """Coordinates in which every column lies between -1 and 1."""
-        is_linear, ranges = isinstance(_model(post), Linear), self.ranges
+        model, ranges = self._model(post), self.ranges
+        is_linear = isinstance(model, Linear)
+        has_response = is_linear or isinstance(model, PoissonScores)
         if isinstance(post, Regression) and post.ranges:
             if ranges:
                 raise ValueError("a formula with ranges needs none in Private()")
-            ranges = post.ranges if is_linear else {name: post.ranges[name] for name in post.names}
+            ranges = post.ranges if has_response else {name: post.ranges[name] for name in post.names}
         names = post.names[:-1] if is_linear else post.names
-        response = (_RESPONSE,) * is_linear
+        response = (_RESPONSE,) * has_response
         if set(response) & set(names):
             raise ValueError('Private() needs another name for the coefficient y: ranges has the response under "y"')
         for name in ranges:
@@ -208,6 +234,8 @@ class Private(BySums):
         factor[first] -= np.where(columns == first, 0.0, middle / half / half[first])
         # the constant column comes first
         factor = factor[:, np.argsort(columns != first, kind="stable")]
+        if isinstance(model, PoissonScores):
+            return Coordinates(factor[:, 0] * np.log(model.usual_mean), factor)
         if not is_linear:
             return Coordinates(np.zeros(post.dim), factor)
         low, high = np.array(ranges[_RESPONSE], np.float64)
@@ -218,8 +246,8 @@ class Private(BySums):
         return Coordinates(origin, scipy.linalg.block_diag((high - low) / 2.0 * factor, 1.0))
 
     def draw(self, session: Session, start: Start | None = None) -> Result:
-        """Draws of the posterior given two noised sums."""
-        job, model = session.job, _model(session.job.post)
+        """Draws of the posterior given the noised sums."""
+        job, model = session.job, self._model(session.job.post)
         post, place, budget = job.post, self._place(job.post), self._budget(job.post.num_agents, masks=job.masks)
         rows, dim, potential = _rows(post), post.dim, post.potential.within(place)
         log_prior = jax.jit(potential.log_prior_at)
@@ -280,14 +308,14 @@ class Private(BySums):
         )
 
     def forecast(self, session: Session) -> SumsForecast:
-        """The cost of the two sums. The certificate is expected to hold if simulated intervals cover."""
+        """The cost of the sums. The certificate is expected to hold if simulated intervals cover."""
         job, dim = session.job, session.job.post.dim
-        model, rows, covered = _model(job.post), job.post.sizes, self.likely(job.post, masks=job.masks)
-        count, step = len(model.shares), model.step(model.start(dim), 1.0, 0)
+        model, rows, covered = self._model(job.post), job.post.sizes, self.likely(job.post, masks=job.masks)
+        count, step = len(model.shares), model.step(model.start(dim), 1.0, ())
         cost = total_traffic(job.network, count * step.noise(model.columns(dim)).size, count)
         cost += Traffic(gradient_rows=count * model.message(self._place(job.post), step)[2]["gradients"] * rows)
         doubt = "" if covered.is_enough else f"simulated intervals of 90% cover {covered.share:.0%} of the time"
-        return SumsForecast(self, Cost.of(cost), "two sums", doubt)
+        return SumsForecast(self, Cost.of(cost), f"{count} sums", doubt)
 
 
 def _rows(post: Posterior) -> int:
@@ -295,27 +323,14 @@ def _rows(post: Posterior) -> int:
     return sum(post.agreed.rows) if isinstance(post, Regression) else int(post.sizes.sum())
 
 
-def _model(post: Posterior) -> PrivateModel:
-    """The model of a posterior."""
-    predictive = post.info.predictive
-    # a formula's model follows the rows otherwise: its default priors, levels, means and standard deviations
-    if isinstance(post, Regression) and post.ranges:
-        if isinstance(post.family, Bernoulli):
-            return Logistic()
-        if isinstance(post.family, Normal):
-            return Linear(all_count=False)
-    elif isinstance(predictive, PairsPredictive):
-        if isinstance(predictive.family, Bernoulli):
-            return Logistic()
-        if isinstance(predictive.family, Normal):
-            if predictive.noise_scale is None:
-                return Linear()
-            raise ValueError("Private() needs a linear regression with an unknown residual sd: leave noise_scale out")
-    raise ValueError(
-        "Private() needs a logistic or linear regression that depends on no row: a formula of the family bernoulli or "
-        "normal with ranges, glm(..., ranges={...}), or accord.models.logistic_regression or linear_regression. Found "
-        f"{post.info.model or 'another model'}"
-    )
+def _poisson(ends: tuple[float, float] | None) -> PoissonScores:
+    """The Poisson regression of a response with this declared range."""
+    if ends is None:
+        raise ValueError("ranges has no entry for y: the lowest and the highest count, from public knowledge")
+    low, high = map(float, ends)
+    if not 0.0 <= low < high:
+        raise ValueError(f"ranges: y, the response, needs a lowest and a higher count, 0 or more, found {(low, high)}")
+    return PoissonScores((low, high))
 
 
 def _coder(num_agents: int, noise: np.ndarray) -> Coder:

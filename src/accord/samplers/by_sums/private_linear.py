@@ -126,8 +126,8 @@ class Linear:
         """Zero, with the declared range as the cut."""
         return np.append(np.zeros(dim - 1), -np.log(_CUT))
 
-    def step(self, position: np.ndarray, mu: float, number: int) -> Step:
-        """What step `number` releases at a position.
+    def step(self, position: np.ndarray, mu: float, releases: Sequence[Release]) -> Step:
+        """What a step releases at a position, after others.
 
         A row z = (x, w r) has |x|^2 <= columns and |w r|^2 <= _RESIDUAL columns. Off the diagonal, numbers stand twice
         in z z', so that their noise has sqrt(2) less.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -40,12 +40,18 @@ _GROWTH = (1.8, 1.02)
 _HESSIANS = 200
 # Largest sd of the linear predictor between two positions whose releases are pooled.
 _NEAR = 0.2
-# Artificial rows, nodes and repetitions for the curvature of the log likelihood beyond its Hessian.
-_ROWS, _NODES, _BENDS = 1000, 4, 4
+# Artificial rows and nodes for the curvature of the log likelihood beyond its Hessian.
+ROWS, _NODES = 1000, 4
+# Change of the linear predictor's sd at which its repetitions end.
+_STILL = 1e-4
 # Largest correction for this curvature, in standard deviations.
 _BENT = 2.0
 # Largest difference between Hessians of rows and of artificial columns, and sds of noise that a check allows for.
 _UNLIKE, _SURE = 0.3, 1.5
+
+# At a position: Hessian, change of the expected gradient, and mean eigenvalue of the gradient's covariance. All are
+# relative to the Hessian at the release.
+Bend = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, float]]
 
 
 @of_rows
@@ -79,7 +85,11 @@ def clipped_newton(
 class Logistic:
     """Logistic regressions, see `PrivateModel`."""
 
-    shares = SHARES
+    shares: ClassVar[tuple[float, ...]] = SHARES
+    # repetitions of the correction for curvature
+    bends: ClassVar[int] = 4
+    # largest sd of the linear predictor between two of them
+    reach: ClassVar[float] = np.inf
 
     def columns(self, dim: int) -> int:
         """Number of coefficients."""
@@ -89,15 +99,45 @@ class Logistic:
         """Zero."""
         return np.zeros(dim)
 
-    def step(self, position: np.ndarray, mu: float, number: int) -> Step:
-        """What step `number` releases at a position."""
-        return step_of(position, mu, _GROWTH[number])
+    def step(self, position: np.ndarray, mu: float, releases: Sequence[Release]) -> Step:
+        """What a step releases at a position, after others."""
+        return step_of(position, mu, _GROWTH[len(releases)])
 
     def given(
         self, releases: Sequence[Release], prior: tuple[np.ndarray, np.ndarray], rows: int, random: np.random.Generator
     ) -> Components:
         """The posterior given the releases of all steps, for a Gaussian prior."""
-        return given_releases(releases, prior, random)
+        last, (mean, precision) = releases[-1], prior
+        used = self._pooled(releases)
+        dim = len(mean)
+        hessians = noised_hessians(used, np.trace(precision) / dim, random, _HESSIANS)[1:]
+        each = np.array([one.of_gradient for one in used]) ** -2.0
+        position = each @ [one.position for one in used] / each.sum()
+        gradient = each @ [one.gradient for one in used] / each.sum()
+        columns = gaussian_columns(releases[0].hessian / releases[0].hessian[0, 0])(generator(0, "columns"), ROWS)
+        bend, at, before = self._bend(columns, last._replace(position=position)), position, None
+        for _ in range(self.bends):
+            slope, expected, share = bend(at)
+            slopes, noise = hessians @ slope, share * hessians + np.eye(dim) / each.sum()
+            weighted = np.linalg.solve(noise, slopes)
+            covariance = np.linalg.inv(np.swapaxes(weighted, 1, 2) @ slopes + precision)
+            # of a log likelihood that is quadratic: the gradient at 0
+            origin = gradient + hessians @ (slope @ at - expected)
+            found = np.einsum("jab,jb->ja", covariance, np.einsum("jba,jb->ja", weighted, origin) + precision @ mean)
+            # the density of the gradients given each Hessian
+            total = noise + slopes @ np.linalg.solve(precision, np.swapaxes(slopes, 1, 2))
+            off = origin - slopes @ mean
+            squares = np.einsum("ja,ja->j", off, np.linalg.solve(total, off[..., None])[..., 0])
+            log_weight = -0.5 * np.linalg.slogdet(total)[1] - 0.5 * squares
+            weight = np.exp(log_weight - logsumexp(log_weight))
+            centre = weight @ found
+            before = centre if before is None else before
+            mixture = Components(weight, found, covariance, before)
+            change = _spread(centre - at)
+            if change < _STILL:
+                break
+            at = at + (centre - at) * min(1.0, self.reach / change)
+        return mixture
 
     def next(self, releases: Sequence[Release], found: Components, rows: int) -> np.ndarray:
         """The posterior mean so far."""
@@ -138,7 +178,7 @@ class Logistic:
         text = f"correction for curvature of at most {found.bent:.2g} standard deviations (limit {_BENT:g})"
         remedy = "" if holds else ": the last position was far off, because effects are strong or responses rare"
         curvature = Check("curvature", found.bent, _BENT, holds, text + remedy)
-        off, noise = _unlike(releases[0], releases[-1])
+        off, noise = self._unlike(releases[0], releases[-1])
         alike = off <= _UNLIKE + _SURE * noise
         text = f"the change of the Hessian differs by {off:.0%} from that of artificial columns (limit {_UNLIKE:.0%}"
         text += f" and {_SURE * noise:.0%} for noise)"
@@ -150,81 +190,49 @@ class Logistic:
         arguments = np.float64(step.radius), np.float64(step.weight)
         return clipped_newton, arguments, {"coordinates": place, "gradients": 1 + len(place.origin)}
 
+    def _unlike(self, first: Release, last: Release) -> tuple[float, float]:
+        """How the last Hessian differs from the first one, changed as for artificial columns, and this of its noise.
 
-def given_releases(
-    releases: Sequence[Release],
-    prior: tuple[np.ndarray, np.ndarray],
-    random: np.random.Generator,
-) -> Components:
-    """The posterior given the released numbers, for a Gaussian prior.
+        Differences are relative, in any direction.
+        """
+        columns = gaussian_columns(first.hessian / first.hessian[0, 0])(generator(0, "columns"), ROWS)
 
-    Parameters
-    ----------
-    releases
-        Of all steps. The gradients of steps near the last one are pooled.
-    prior
-        Mean (dim,) and precision (dim, dim).
-    random
-        Draws Hessians around the noised one.
-    """
-    last, (mean, precision) = releases[-1], prior
-    used = [one for one in releases if _is_near(one, last)]
-    dim = len(mean)
-    hessians = noised_hessians(used, np.trace(precision) / dim, random, _HESSIANS)[1:]
-    each = np.array([one.of_gradient for one in used]) ** -2.0
-    position = each @ [one.position for one in used] / each.sum()
-    gradient = each @ [one.gradient for one in used] / each.sum()
-    noise = hessians + np.eye(dim) / each.sum()
-    columns = gaussian_columns(releases[0].hessian / releases[0].hessian[0, 0])(generator(0, "columns"), _ROWS)
-    centre, before = position, None
-    for _ in range(_BENDS):
-        slopes = hessians @ _bend(columns, position, centre)
-        weighted = np.linalg.solve(noise, slopes)
-        covariance = np.linalg.inv(np.swapaxes(weighted, 1, 2) @ slopes + precision)
-        # of a log likelihood that is quadratic: the gradient at 0
-        origin = gradient + slopes @ position
-        found = np.einsum("jab,jb->ja", covariance, np.einsum("jba,jb->ja", weighted, origin) + precision @ mean)
-        # the density of the gradients given each Hessian
-        total = noise + slopes @ np.linalg.solve(precision, np.swapaxes(slopes, 1, 2))
-        off = origin - slopes @ mean
-        squares = np.einsum("ja,ja->j", off, np.linalg.solve(total, off[..., None])[..., 0])
-        log_weight = -0.5 * np.linalg.slogdet(total)[1] - 0.5 * squares
-        weight = np.exp(log_weight - logsumexp(log_weight))
-        centre = weight @ found
-        before = centre if before is None else before
-        mixture = Components(weight, found, covariance, before)
-    return mixture
+        def root_of(release: Release) -> np.ndarray:
+            hessian = (columns * self._weight(columns @ release.position, release)[:, None]).T @ columns
+            return np.linalg.cholesky(raised(hessian, 1e-6 * np.trace(hessian)))
 
+        own = np.linalg.cholesky(raised(first.hessian, 1e-6 * first.hessian[0, 0]))
+        inverse = np.linalg.inv(own @ np.linalg.solve(root_of(first), root_of(last)))
+        off = np.abs(np.linalg.eigvalsh(inverse @ last.hessian @ inverse.T) - 1.0).max()
+        sd = np.hypot(last.of_hessian, first.of_hessian) if last is not first else last.of_hessian
+        noise = sd * np.linalg.norm(inverse, 2) ** 2 * (2.0 * len(columns.T)) ** 0.5
+        return float(off), float(noise)
 
-def _bend(columns: np.ndarray, position: np.ndarray, to: np.ndarray) -> np.ndarray:
-    """The Hessian on the way between two positions relative to that at the first one, for similar columns."""
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    begin, step = columns @ position, columns @ (to - position)
-    mean = expit(begin + (nodes[:, None] + 1.0) / 2.0 * step)
-    on_the_way = (columns * (weights / 2.0 @ (mean * (1.0 - mean)))[:, None]).T @ columns
-    mean = expit(begin)
-    ridge = 1e-6 * np.trace(on_the_way) / len(to) * np.eye(len(to))
-    return np.linalg.solve((columns * (mean * (1.0 - mean))[:, None]).T @ columns + ridge, on_the_way + ridge)
+    def _weight(self, predictor: np.ndarray, release: Release) -> np.ndarray:
+        """The weight of rows in the Hessian of a release, (row,)."""
+        mean = expit(predictor)
+        return np.asarray(mean * (1.0 - mean))
 
+    def _pooled(self, releases: Sequence[Release]) -> Sequence[Release]:
+        """The releases of steps near the last one, which are pooled."""
+        return [one for one in releases if _is_near(one, releases[-1])]
 
-def _unlike(first: Release, last: Release) -> tuple[float, float]:
-    """How the last Hessian differs from the first one, changed as for artificial columns, and the same of its noise.
+    def _bend(self, columns: np.ndarray, last: Release) -> Bend:
+        """The correction for the curvature of the log likelihood beyond its Hessian, for similar columns."""
+        nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+        begin = columns @ last.position
+        mean = expit(begin)
+        hessian = (columns * (mean * (1.0 - mean))[:, None]).T @ columns
 
-    Differences are relative, in any direction.
-    """
-    columns = gaussian_columns(first.hessian / first.hessian[0, 0])(generator(0, "columns"), _ROWS)
+        def bend(to: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+            change = to - last.position
+            mean = expit(begin + (nodes[:, None] + 1.0) / 2.0 * (columns @ change))
+            on_the_way = (columns * (weights / 2.0 @ (mean * (1.0 - mean)))[:, None]).T @ columns
+            ridge = 1e-6 * np.trace(on_the_way) / len(to) * np.eye(len(to))
+            slope = np.linalg.solve(hessian + ridge, on_the_way + ridge)
+            return slope, slope @ change, 1.0
 
-    def root_at(position: np.ndarray) -> np.ndarray:
-        mean = expit(columns @ position)
-        return np.linalg.cholesky(raised((columns * (mean * (1.0 - mean))[:, None]).T @ columns, 1e-6 * _ROWS))
-
-    own = np.linalg.cholesky(raised(first.hessian, 1e-6 * first.hessian[0, 0]))
-    expected = own @ np.linalg.solve(root_at(first.position), root_at(last.position))
-    inverse = np.linalg.inv(expected)
-    off = np.abs(np.linalg.eigvalsh(inverse @ last.hessian @ inverse.T) - 1.0).max()
-    sd = np.hypot(last.of_hessian, first.of_hessian) if last is not first else last.of_hessian
-    noise = sd * np.linalg.norm(inverse, 2) ** 2 * (2.0 * len(columns.T)) ** 0.5
-    return float(off), float(noise)
+        return bend
 
 
 def _is_near(one: Release, last: Release) -> bool:

@@ -54,7 +54,7 @@ class Step(NamedTuple):
     Parameters
     ----------
     radius
-        Largest norm of a row, or largest residual of a linear regression.
+        Largest norm of a row, or largest residual of a linear or Poisson regression.
     weight
         Weight of the Hessian, or of the residual, in the norm of a row.
     of_gradient, of_hessian
@@ -231,8 +231,8 @@ class PrivateModel(Protocol):
         """The first position, (dim,)."""
         ...
 
-    def step(self, position: np.ndarray, mu: float, number: int) -> Step:
-        """What step `number` releases at a position, for a ratio `mu` of sensitivity and sd of noise."""
+    def step(self, position: np.ndarray, mu: float, releases: Sequence[Release]) -> Step:
+        """What a step releases at a position, after others, for a ratio `mu` of sensitivity and sd of noise."""
         ...
 
     def given(
@@ -289,9 +289,9 @@ class Budget(NamedTuple):
     excess: float
     share: float = 1.0
 
-    def step(self, model: PrivateModel, position: np.ndarray, number: int) -> Step:
-        """What step `number` releases at a position, with the noise of all agents together."""
-        step = model.step(position, self.mu * model.shares[number] ** 0.5, number)
+    def step(self, model: PrivateModel, position: np.ndarray, releases: Sequence[Release]) -> Step:
+        """What a step releases at a position, after others, with the noise of all agents together."""
+        step = model.step(position, self.mu * model.shares[len(releases)] ** 0.5, releases)
         noise = self.excess * self.share**0.5
         return step._replace(
             of_gradient=noise * step.of_gradient,
@@ -305,7 +305,7 @@ class Budget(NamedTuple):
         """The releases of all steps, and the posterior given them."""
         releases, position = list[Release](), model.start(dim)
         for number in range(len(model.shares)):
-            step = self.step(model, position, number)
+            step = self.step(model, position, releases)
             releases.append(Release.of(position, step, answer(position, step)))
             found = model.given(releases, prior(position), rows, generator(seed, "hessians", number))
             position = model.next(releases, found, rows)
