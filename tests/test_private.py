@@ -738,3 +738,17 @@ def test_a_column_that_does_not_fill_its_range_fails_the_certificate():
         run = accord.sample(post, accord.Network.complete(3), Private(epsilon=3.0), engine=MASKED)
         (check,) = (check for check in run.certificate.checks if check.name == "columns")
         assert check.holds is holds and term in check.text, check.text
+
+
+@pytest.mark.parametrize(("effect", "holds"), [(0.5, True), (4.0, False)])
+def test_a_rare_level_with_a_strong_effect_fails_the_certificate(effect, holds):
+    """Artificial columns have no rare level. Without this check, intervals of the effect covered 0 of 30 times."""
+    random = np.random.default_rng(0)
+    x = np.column_stack([np.ones(20_000), np.where(random.random(20_000) < 0.04, 1.0, -1.0)])
+    truth = np.array([-1.0 - effect * x[:, 1].mean(), effect])
+    answer = Logistic().simulated(x, truth, random)
+    prior = np.zeros(2), np.eye(2) / 25.0
+    budget = private_model.Budget(strength(3.0, 1e-6), 1.0)
+    releases, found = budget.released(Logistic(), 2, 20_000, answer, lambda position: prior, 0)
+    (check,) = (check for check in Logistic().checks(found, releases, 20_000) if check.name == "skewness")
+    assert check.holds is holds, check.text
