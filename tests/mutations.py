@@ -929,7 +929,13 @@ FAULTS = [
         "self.expanded[1]",
         "test_coarse.py",
     ),
-    Fault("ranges, rows decide", "data/ranges.py", "return [own[0]] * len(self.sites)", "return list(own)", RANGES),
+    Fault(
+        "ranges, rows decide",
+        "data/ranges.py",
+        "        return own[0]\n",
+        "        return {name: sum(one[name] for one in own) for name in own[0]}\n",
+        RANGES,
+    ),
     Fault("ranges, unfit rows", "data/ranges.py", "fits &= is_known", "pass", RANGES),
     Fault(
         "ranges, no weight", "models/glm.py", "whole[name][fits] = values[:-1]", "whole[name][:] = values[-1]", RANGES
