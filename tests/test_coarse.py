@@ -277,7 +277,8 @@ def test_columns_in_dollars_need_no_scaling(family):
     post = accord.models.glm(tables, "y ~ income", family)
     run = accord.sample(post, accord.Network.star(3), Importance(), draws=500, seed=0, engine=COARSE)
     exact = accord.sample(post, accord.Network.star(3), Importance(), draws=5000, seed=1)
-    assert run.certificate.holds and run.traffic.sums <= 9
+    # with noise of this run only, 5 to 10; without the scale of the prior an error, or 19 for smaller columns
+    assert run.certificate.holds and run.traffic.sums <= 14
     error = 5.0 / np.sqrt(run.points.effective)
     np.testing.assert_array_less(np.abs(run.points.mean - exact.points.mean) / exact.points.sd, error)
 
