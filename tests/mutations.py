@@ -929,17 +929,25 @@ FAULTS = [
         "self.expanded[1]",
         "test_coarse.py",
     ),
-    Fault("ranges, rows decide", "data/ranges.py", "return [own[0]] * len(self.sites)", "return list(own)", RANGES),
+    Fault(
+        "ranges, rows decide",
+        "data/ranges.py",
+        "        return own[0]\n",
+        "        return {name: sum(one[name] for one in own) for name in own[0]}\n",
+        RANGES,
+    ),
     Fault("ranges, unfit rows", "data/ranges.py", "fits &= is_known", "pass", RANGES),
     Fault(
         "ranges, no weight", "models/glm.py", "whole[name][fits] = values[:-1]", "whole[name][:] = values[-1]", RANGES
     ),
     Fault("ledger, no sum", "federation/ledger.py", "squares[shared] += other.mu**2", "squares[shared] += 0.0", LEDGER),
-    Fault("ledger, both kinds", "federation/ledger.py", "np.isfinite(other.mu) != here", "False", LEDGER),
+    Fault("ledger, both kinds", "federation/ledger.py", "mixed |= bool(shared.any())", "pass", LEDGER),
     Fault(
-        "ledger, persons", "federation/ledger.py", "cells = [{person: row[person]} for row in cells]", "pass", LEDGER
+        "ledger, persons", "federation/ledger.py", "cells = [{person: row[place]", "cells = [{person: row[0]", LEDGER
     ),
-    Fault("ledger, no limit", "federation/ledger.py", "and after > policy.epsilon", "and False", LEDGER),
+    Fault(
+        "ledger, no limit", "federation/ledger.py", "and mu > _EXACTLY * strength", "and mu > 1e9 * strength", LEDGER
+    ),
     Fault(
         "federation, messages without masks",
         "federation/flower/board.py",

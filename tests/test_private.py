@@ -427,7 +427,7 @@ def test_a_large_correction_for_curvature_fails_the_certificate():
     for truth, holds in ([-0.5, 0.5], True), ([-5.0, 0.5], False):
         numbers = Logistic().simulated(x, np.array(truth), random)(np.zeros(2), step)
         releases = [Release.of(np.zeros(2), step, numbers)]
-        (check,) = Logistic().checks(Logistic().given(releases, prior, 20_000, random))
+        check, _ = Logistic().checks(Logistic().given(releases, prior, 20_000, random), releases, 20_000)
         assert check.holds is holds and "correction for curvature" in check.text
 
 
@@ -658,7 +658,7 @@ def test_a_run_whose_simulated_intervals_do_not_cover_is_not_certified(monkeypat
     [
         ({"epsilon": 0.0}, "epsilon must be"),
         ({"epsilon": float("nan")}, "epsilon must be"),
-        ({"epsilon": 1.0, "delta": 1.0}, "delta must be below 1"),
+        ({"epsilon": 1.0, "delta": 1.0}, "delta must be between"),
         ({"epsilon": 1.0, "colluding": -1}, "colluding must be"),
         ({"epsilon": 1.0, "ranges": {"x": (2, 1)}}, "ranges: x needs a lowest and a highest value"),
         ({"epsilon": 1.0, "ranges": {"x": (0, float("inf"))}}, "ranges: x needs"),
@@ -714,12 +714,41 @@ def test_a_linear_formula_with_rows_that_do_not_fit():
     for _ in range(3):
         x = rng.uniform(0.0, 10.0, 3000)
         y = 5.0 + 2.0 * x + 3.0 * rng.standard_normal(3000)
-        # one row in ten does not fit
-        tables.append({"x": np.where(rng.random(3000) < 0.1, np.nan, x), "y": y})
+        # one row in twenty does not fit
+        tables.append({"x": np.where(rng.random(3000) < 0.05, np.nan, x), "y": y})
     post = accord.models.glm(tables, "y ~ x", "normal", ranges={"x": (0.0, 10.0), "y": (-10.0, 40.0)})
     run = accord.sample(post, accord.Network.complete(3), Private(epsilon=3.0), engine=MASKED)
     assert run.certificate.holds, run.certificate
     off = run.draws.mean(axis=(0, 1, 2)) - [5.0, 2.0, 3.0]
     assert (np.abs(off) < 3.5 * run.draws.std(axis=(0, 1, 2))).all()
-    # a sd that took the other rows for residuals of 0 would be 5% too small, which is ten sds
+    # a sd that took the other rows for residuals of 0 would be 2.5% too small
     assert run.draws[..., 2].std() < 0.06
+
+
+@pytest.mark.filterwarnings("ignore:the draws of Private are not certified")
+def test_a_column_that_does_not_fill_its_range_fails_the_certificate():
+    rng, tables = np.random.default_rng(0), []
+    for _ in range(3):
+        x, lab = rng.uniform(0.0, 1.0, 3000), rng.lognormal(4.4, 0.4, 3000)
+        y = rng.random(3000) < 1.0 / (1.0 + np.exp(-x - np.log(lab / 80.0)))
+        tables.append({"x": x, "lab": lab, "y": y.astype(int)})
+    ranges = {"x": (0.0, 1.0), "lab": (10.0, 1500.0), "y": (0, 1)}
+    for term, holds in (("lab", False), ("log(lab)", True)):
+        post = accord.models.glm(tables, f"y ~ x + {term}", "bernoulli", ranges=ranges)
+        run = accord.sample(post, accord.Network.complete(3), Private(epsilon=3.0), engine=MASKED)
+        (check,) = (check for check in run.certificate.checks if check.name == "columns")
+        assert check.holds is holds and term in check.text, check.text
+
+
+@pytest.mark.parametrize(("effect", "holds"), [(0.5, True), (4.0, False)])
+def test_a_rare_level_with_a_strong_effect_fails_the_certificate(effect, holds):
+    """Artificial columns have no rare level. Without this check, intervals of the effect covered 0 of 30 times."""
+    random = np.random.default_rng(0)
+    x = np.column_stack([np.ones(20_000), np.where(random.random(20_000) < 0.04, 1.0, -1.0)])
+    truth = np.array([-1.0 - effect * x[:, 1].mean(), effect])
+    answer = Logistic().simulated(x, truth, random)
+    prior = np.zeros(2), np.eye(2) / 25.0
+    budget = private_model.Budget(strength(3.0, 1e-6), 1.0)
+    releases, found = budget.released(Logistic(), 2, 20_000, answer, lambda position: prior, 0)
+    (check,) = (check for check in Logistic().checks(found, releases, 20_000) if check.name == "skewness")
+    assert check.holds is holds, check.text

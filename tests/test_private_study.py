@@ -1,6 +1,8 @@
 """Studies with differential privacy: what leaves, the ledger, and the draws of one process."""
 
 import json
+import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -132,7 +134,23 @@ def test_the_model_does_not_depend_on_rows(tmp_path):
 def test_a_site_without_a_fitting_row_takes_part(tmp_path):
     found = federation(tmp_path)
     (tmp_path / "north" / "rows.csv").write_text(written({**table(0), "died": np.full(ROWS, 7)}))
-    assert found.run()["south"].private["epsilon"] == 3.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = found.run()["south"]
+    assert [check.name for check in run.certificate.checks if not check.holds] == ["rows"]
+    assert "about 6" in str(run.certificate) and "of the rows count" in str(run.certificate)
+
+
+@pytest.mark.parametrize("line", ['50,"a,1', "50,a,1,1", "50", "\udcfc50,a,1", "71.5,a,1", "1e999,a,1", "x,y,z"])
+def test_no_line_of_a_file_stops_a_study(tmp_path, line):
+    """Entries before the noised sums are the same whatever a row contains."""
+    found = federation(tmp_path)
+    path = tmp_path / "north" / "rows.csv"
+    lines = path.read_text().splitlines()
+    path.write_bytes("\n".join([*lines[:7], line, *lines[8:]]).encode(errors="surrogateescape"))
+    found.run(until=2)
+    content = json.loads(found.board.read(1, "north").splitlines()[0])["content"]
+    assert content == {"rows": ROWS} and found.board.read(2, "north")
 
 
 def test_a_linear_study(tmp_path):
@@ -175,20 +193,89 @@ def ledger(tmp_path):
     return found
 
 
+def entered(policy, study):
+    """Enter a study as a site does."""
+    folder = policy.folder / study.hash[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    Ledger(policy).add(study, folder)
+
+
+def epsilon(policy, study):
+    return Ledger(policy).state(study)[0]
+
+
 def test_epsilons_add_up_over_studies_and_versions_of_the_file(ledger):
     study, policy = ledger.study, ledger.policy("north")
-    assert Ledger(policy).epsilon(study) == pytest.approx(3.0, rel=1e-6)
-    Ledger(policy).add(study)
+    assert epsilon(policy, study) == pytest.approx(3.0, rel=1e-6)
+    entered(policy, study)
+    entered(policy, study)
     other = StudyDocument(STUDY.replace("draws = 200", "draws = 100"))
     expected = spent(2**0.5 * strength(3.0, 1e-6), 1e-6)
-    assert Ledger(policy).epsilon(other) == pytest.approx(expected, rel=1e-6) and 3.5 < expected < 6.0
+    assert epsilon(policy, other) == pytest.approx(expected, rel=1e-6) and 3.5 < expected < 6.0
     # one row of the old file is left
     lines = written(table(0)).splitlines()
     fresh = written(table(9)).splitlines()
     (ledger.folder / "north" / "rows.csv").write_text("\n".join([*fresh[:-1], lines[5]]))
-    assert Ledger(policy).epsilon(other) == pytest.approx(expected, rel=1e-6)
+    assert epsilon(policy, other) == pytest.approx(expected, rel=1e-6)
     (ledger.folder / "north" / "rows.csv").write_text("\n".join(fresh))
-    assert Ledger(policy).epsilon(other) == pytest.approx(3.0, rel=1e-6)
+    assert epsilon(policy, other) == pytest.approx(3.0, rel=1e-6)
+
+
+def test_another_folder_of_a_study_is_another_release(ledger):
+    study, policy = ledger.study, ledger.policy("north")
+    ledger.answer("north")
+    ledger.answer("north")
+    assert epsilon(policy, study) == pytest.approx(3.0, rel=1e-6)
+    shutil.rmtree(policy.folder / study.hash[:16])
+    assert epsilon(policy, study) == pytest.approx(spent(2**0.5 * strength(3.0, 1e-6), 1e-6), rel=1e-6)
+
+
+def test_a_study_cannot_make_rows_look_new(ledger):
+    policy = ledger.policy("north")
+    path = ledger.folder / "north" / "rows.csv"
+    path.write_text(
+        "\ufeff" + path.read_text().replace("age,ward,died", "age,ward,died,größe").replace(",0\n", ",0,1\n")
+    )
+    entered(policy, ledger.study)
+    for keys in ('encoding = "cp437"', 'encoding = "koi8-r"', 'separator = ";"', "header = 2"):
+        other = StudyDocument(STUDY.replace("[model]", f"{keys}\n[model]", 1))
+        assert epsilon(policy, other) > 3.5
+    # nor does another order of the columns
+    path.write_text("\n".join(",".join(reversed(line.split(","))) for line in path.read_text().splitlines()))
+    assert epsilon(policy, StudyDocument(STUDY.replace("draws = 200", "draws = 100"))) > 3.5
+
+
+def test_a_large_delta_is_not_a_small_epsilon(ledger):
+    policy = ledger.policy("north")
+    weak = StudyDocument(STUDY.replace("epsilon = 3.0", "epsilon = 0.001\ndelta = 0.009"))
+    assert epsilon(policy, weak) > 0.05
+    with pytest.raises(ValueError, match="delta must be between"):
+        StudyDocument(STUDY.replace("epsilon = 3.0", "epsilon = 0.001\ndelta = 0.9"))
+
+
+def test_a_policy_limits_colluding(ledger):
+    ledger.changes = {}
+    text = STUDY.replace("epsilon = 3.0", "epsilon = 3.0\ncolluding = 0")
+    with pytest.raises(RefusedError, match="needs protection against 1 colluding"):
+        again(ledger, text).answer("north")
+    ledger.changes = {"colluding": 0}
+    again(ledger, text).answer("north")
+
+
+def test_a_damaged_ledger_is_an_error(ledger):
+    policy = ledger.policy("north")
+    entered(policy, ledger.study)
+    (damaged,) = (policy.folder / "ledger").glob("*.npz")
+    damaged.write_bytes(b"PK")
+    with pytest.raises(DataError, match="damaged file, .*restore it"):
+        epsilon(policy, StudyDocument(STUDY.replace("draws = 200", "draws = 100")))
+
+
+@pytest.mark.parametrize("limit", [0.1, 0.5, 1.0, 3.0])
+def test_a_study_of_exactly_the_limit_is_allowed(ledger, limit):
+    ledger.changes = {"epsilon": limit}
+    again(ledger, STUDY.replace("epsilon = 3.0", f"epsilon = {limit}"))
+    Ledger(ledger.policy("north")).require(ledger.study)
 
 
 def test_a_policy_limits_epsilon(ledger):
@@ -222,20 +309,20 @@ def test_rows_are_recognised_by_person(ledger):
     path.write_text(file(0))
     ledger.changes = {"person": "id"}
     again(ledger, STUDY)
-    Ledger(ledger.policy("north")).add(ledger.study)
+    entered(ledger.policy("north"), ledger.study)
     other = StudyDocument(STUDY.replace("draws = 200", "draws = 100"))
     # other cells, the same persons
     path.write_text(file(5))
-    assert Ledger(ledger.policy("north")).epsilon(other) > 3.5
+    assert epsilon(ledger.policy("north"), other) > 3.5
     path.write_text(file(5, ROWS))
-    assert Ledger(ledger.policy("north")).epsilon(other) == pytest.approx(3.0, rel=1e-6)
+    assert epsilon(ledger.policy("north"), other) == pytest.approx(3.0, rel=1e-6)
     path.write_text(file(0).replace("\n1,", "\n0,"))
     with pytest.raises(RefusedError, match="several rows of one person"):
-        Ledger(ledger.policy("north")).epsilon(other)
+        epsilon(ledger.policy("north"), other)
     ledger.changes = {"person": "patient"}
     again(ledger, STUDY)
     with pytest.raises(DataError, match="no column 'patient'"):
-        Ledger(ledger.policy("north")).epsilon(other)
+        epsilon(ledger.policy("north"), other)
 
 
 # --- the document and the check ---
@@ -246,6 +333,9 @@ def test_rows_are_recognised_by_person(ledger):
     [
         ("epsilon = 3.0", "delta = 1e-6", "no epsilon"),
         ("epsilon = 3.0", "epsilon = -1.0", "epsilon must be"),
+        ("epsilon = 3.0", "epsilon = 1e-12", "epsilon must be between"),
+        ("+ ward", "+ C(age) + ward", "needs levels"),
+        ("[model]\n", 'encoding = "utf-16"\n[model]\n', "needs an encoding"),
         ("epsilon = 3.0", 'epsilon = "3"', "epsilon in .private. must be"),
         ("epsilon = 3.0", "epsilon = 3.0\nrho = 1.0", "rho"),
         ('ward = ["a", "b", "c"]\n', "", "ranges has no entry for ward"),
@@ -278,6 +368,20 @@ def test_the_check_shows_epsilon_and_coverage(tmp_path, monkeypatch):
     assert not (tmp_path / "north" / "kept" / "ledger").exists()
     monkeypatch.setattr(private_model, "COVERAGE", 1.0)
     assert "Use more rows" in check(found.study, found.policy("north")).perhaps[0]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("died", ["yes"] * ROWS, "rows count as none"),
+        ("age", np.full(ROWS, 700.0), "numbers of age are beyond its range"),
+    ],
+)
+def test_the_check_sees_cells_that_do_not_fit(tmp_path, column, values, message):
+    found = federation(tmp_path)
+    (tmp_path / "north" / "rows.csv").write_text(written({**table(0), column: values}))
+    (text,) = check(found.study, found.policy("north")).wrong
+    assert f"{ROWS} of {ROWS} {message}" in text and "look at units" in text
 
 
 def test_without_a_column_a_site_refuses_before_it_enters_the_ledger(tmp_path):

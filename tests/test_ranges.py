@@ -1,13 +1,17 @@
 """Declared ranges: a model that depends on no row."""
 
+import sys
+
 import numpy as np
 import pytest
 
 import accord
 from accord.base.errors import DataError
 from accord.data.files import Dialect
-from accord.data.ranges import Ranges
+from accord.data.ranges import Ranges, records
 
+# The function has the name of its module.
+glm_module = sys.modules["accord.models.glm"]
 RANGES = {"age": (20, 90), "dose": (0.0, 2.5), "ward": ("a", "b", "c"), "died": (0, 1)}
 
 
@@ -47,8 +51,8 @@ def test_rows_have_the_columns_of_a_usual_formula():
     np.testing.assert_array_equal(own["y"], expected["y"])
     np.testing.assert_array_equal(own["design"][:, 2:], expected["design"][:, 2:])
     # scaled by the made-up rows, and not by these
-    slope = np.polyfit(found["age"], own["design"][:, 1], 1)
-    np.testing.assert_allclose(own["design"][:, 1], np.polyval(slope, found["age"]), atol=1e-12)
+    slope = np.polyfit(found["age"].round(), own["design"][:, 1], 1)
+    np.testing.assert_allclose(own["design"][:, 1], np.polyval(slope, found["age"].round()), atol=1e-12)
     assert slope[0] == pytest.approx(12**0.5 / 71, rel=0.05)
 
 
@@ -98,6 +102,9 @@ def test_a_row_with_an_infinite_term_counts_as_none_without_a_word():
         ({"age": (True, False)}, "age needs"),
         ({"ward": "abc"}, "ward needs"),
         ({"ward": ("a", "a")}, "twice"),
+        ({"ward": ("a", "NA")}, "means a missing cell"),
+        ({"ward": ("a ", "b")}, "ends with a space"),
+        ({"age": (0, 10**20)}, "beyond 2"),
         ({"ward": ("a", 1)}, "ward needs"),
     ],
 )
@@ -109,6 +116,8 @@ def test_wrong_ranges_raise(wrong, message):
 def test_wrong_calls_raise():
     with pytest.raises(ValueError, match="effects of groups"):
         model(table(0), formula="died ~ age + (1 | ward)")
+    with pytest.raises(ValueError, match=r"a factor in C\(age\), so it needs levels"):
+        model(table(0), formula="died ~ C(age)")
     with pytest.raises(ValueError, match="cannot have an offset"):
         model(table(0), formula="died ~ age + offset(dose)")
     with pytest.raises(ValueError, match="no weights"):
@@ -122,9 +131,62 @@ def test_wrong_calls_raise():
 def test_texts_are_numbers_in_the_dialect_of_the_file():
     cells = {name: np.array(list(map(str, values)), object) for name, values in table(0).items()}
     cells["age"] = np.array([text.replace(".", ",") for text in cells["age"]], object)
-    found, fits = Ranges(RANGES).within(cells, Dialect(decimal=",", separator=";"))
-    assert not fits.any()
+    found = Ranges(RANGES).within(cells, Dialect(decimal=",", separator=";"))
+    assert not found.fits.any()
     cells["dose"] = np.array([text.replace(".", ",") for text in cells["dose"]], object)
-    found, fits = Ranges(RANGES).within(cells, Dialect(decimal=",", separator=";"))
-    assert fits.all()
-    np.testing.assert_array_equal(found["dose"], table(0)["dose"])
+    found = Ranges(RANGES).within(cells, Dialect(decimal=",", separator=";"))
+    assert found.fits.all()
+    np.testing.assert_array_equal(found.columns["dose"], table(0)["dose"])
+
+
+def test_levels_may_be_written_as_numbers():
+    ranges = Ranges({"ward": ("1", "2", "03")})
+    found = ranges.within({"ward": np.array(["1.0", "2", "03", "3"], object)}, Dialect())
+    np.testing.assert_array_equal(found.fits, [True, True, True, False])
+    assert list(found.columns["ward"]) == ["1", "2", "03"]
+
+
+def test_numbers_beyond_their_range_are_counted():
+    found = Ranges({"age": (20, 90), "dose": (0.0, 1.0)}).within(
+        {"age": np.array([19.4, 50.5, 1e400, None]), "dose": np.full(4, 0.5)}, Dialect()
+    )
+    assert found.clipped == {"age": 2, "dose": 0} and list(found.columns["age"]) == [20, 50, 90]
+
+
+def test_each_line_of_a_file_is_a_row_of_its_own(tmp_path):
+    path, good = tmp_path / "rows.csv", "50,1.0,a,1"
+    wrong = [
+        "50,1.0,a,1,2",
+        '50,1.0,"a,1',
+        "50",
+        "M\u00fc,1.0,a,1",
+        '"' + "x" * 200_000 + '",1,a,1',
+        '50,1.0,"a',
+        "a,b,c,d",
+    ]
+    for one in wrong:
+        path.write_bytes("\n".join(["age,dose,ward,died", good, "", one, good]).encode("latin-1"))
+        cells = records(path, Dialect())
+        assert all(len(own) == 3 for own in cells.values())
+        np.testing.assert_array_equal(Ranges(RANGES).within(cells, Dialect()).fits, [True, False, True])
+    with pytest.raises(ValueError, match="no header in line 9"):
+        records(path, Dialect(header=9))
+    with pytest.raises(ValueError, match='an encoding such as "utf-8"'):
+        records(path, Dialect(encoding="utf-16"))
+
+
+def test_no_row_shows_itself_by_an_error(monkeypatch):
+    """Whatever raises for some rows of a site, the others count, and each row decides for itself."""
+    usual = glm_module.study_of_made_up
+
+    def fragile(ranges, tables, formula):
+        if any((own["age"] == 33.0).any() for own in tables.values()):
+            raise ValueError("a level of 33")
+        return usual(ranges, tables, formula)
+
+    found = {**table(0), "age": np.linspace(40, 60, 60)}
+    found["age"][[5, 59]] = 33
+    monkeypatch.setattr(glm_module, "study_of_made_up", fragile)
+    post = model(found, table(1), formula="died ~ age")
+    np.testing.assert_array_equal(np.flatnonzero(post.shards[0]["weight"] == 0.0), [5, 59])
+    np.testing.assert_array_equal(post.shards[1]["weight"], table(1)["age"].round() != 33)

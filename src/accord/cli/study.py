@@ -45,8 +45,15 @@ def check_command(study: _Study, policy: _Policy) -> None:
             )
         if found.unfit:
             typer.echo(f"this site only: {unfit_rows(found.unfit, found.rows)}")
-        if found.epsilon is not None and document.private is not None:
-            typer.echo(f"epsilon of its rows over all studies, this one included: {found.epsilon:.3g}")
+        for name, count in found.clipped.items():
+            if count:
+                typer.echo(f"this site only: {count} of {found.rows} numbers of {name} are beyond its range")
+        if found.epsilon is not None:
+            typer.echo(
+                f"epsilon of its rows over all studies, this one included: {found.epsilon:.3g} for delta {own.delta:g}"
+            )
+        if found.mixed:
+            typer.echo("studies without differential privacy have read these rows too, which no epsilon bounds")
         if found.coverage is not None:
             typer.echo(
                 f"forecast with as many rows at all sites: intervals of 90% cover {found.coverage.share:.0%} of the "

@@ -2,19 +2,23 @@
 
 Preprocessing looks at rows: levels, means, standard deviations, missing cells. For differential privacy nothing may
 depend on them. So the model is built from made-up rows, uniform in the ranges, and the rows of sites are put through
-the same steps without a say in any.
+the same steps without a say in any. What becomes of a row depends on this row only.
 """
 
 from __future__ import annotations
 
+import codecs
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..base.counters import generator
 from ..base.errors import DataError, unknown_name_error
+from .cells import BLANKS
 from .collectives import Noisy, Numbers, SiteCollectives, raise_all
 from .files import Dialect
 
@@ -22,6 +26,26 @@ from .files import Dialect
 MADE_UP = "declared ranges"
 # Made-up rows for each level of a factor, and the fewest.
 _EACH, _FEWEST = 20, 1000
+# Largest size of a whole number, up to which doubles have all of them.
+_LARGEST = 2**53
+
+
+class Fitted(NamedTuple):
+    """Rows of a site within declared ranges.
+
+    Parameters
+    ----------
+    columns
+        The columns of the rows that fit, (row,) each.
+    fits
+        Which of all rows they are, (row,).
+    clipped
+        For each column, how many numbers are beyond its range.
+    """
+
+    columns: dict[str, np.ndarray]
+    fits: np.ndarray
+    clipped: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -51,11 +75,20 @@ class Ranges:
             if all(isinstance(one, str) for one in own):
                 if len(set(own)) < len(own):
                     raise ValueError(f"ranges: {name} has a level twice, found {own!r}")
+                for level in own:
+                    if level != level.strip() or level in BLANKS:
+                        raise ValueError(
+                            f"ranges: {name} has the level {level!r}, which means a missing cell, or begins or ends "
+                            "with a space"
+                        )
                 continue
             is_number = all(isinstance(one, int | float) and not isinstance(one, bool) for one in own)
             # the width must be finite too
-            if len(own) != 2 or not is_number or not 0.0 < float(own[1]) - float(own[0]) < np.inf:
+            is_wide = len(own) == 2 and is_number and all(abs(one) < np.inf for one in own)
+            if not is_wide or not 0.0 < float(own[1]) - float(own[0]) < np.inf:
                 raise ValueError(f"ranges: {name} needs a lowest and a higher number, or levels, found {own!r}")
+            if self._is_whole(name) and max(map(abs, own)) > _LARGEST:
+                raise ValueError(f"ranges: {name} has whole numbers beyond 2^53, write them with a decimal point")
 
     @property
     def factors(self) -> list[str]:
@@ -90,11 +123,12 @@ class Ranges:
             found[name] = values
         return found
 
-    def within(self, columns: Mapping[str, np.ndarray], dialect: Dialect) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The rows whose cells fit, and which of all rows they are, (row,).
+    def within(self, columns: Mapping[str, np.ndarray], dialect: Dialect) -> Fitted:
+        """The rows whose cells fit.
 
-        A number beyond its range counts as the end of the range. A row with another cell that does not fit, such as a
-        missing one, is left out.
+        A number beyond its range counts as the end of the range, and in a range of whole numbers it is rounded. A row
+        with another cell that does not fit, such as a missing one, is left out, and so is a row whose 0 or 1 is another
+        number.
 
         Parameters
         ----------
@@ -111,18 +145,24 @@ class Ranges:
         for name in self.columns:
             if name not in columns:
                 raise DataError(f"there is no column {name!r} (names must match exactly)")
-        found, fits = dict[str, np.ndarray](), np.ones(len(next(iter(columns.values()))), bool)
+        found, clipped = dict[str, np.ndarray](), dict[str, int]()
+        fits = np.ones(len(next(iter(columns.values()))), bool)
         for name, own in self.columns.items():
             if isinstance(own[0], str):
-                texts = np.array([str(cell).strip() for cell in columns[name]], object)
-                found[name], is_known = texts, np.isin(texts, own)
+                texts = np.array([dialect.level(str(cell).strip()) for cell in columns[name]], object)
+                found[name], is_known = texts, np.isin(texts, [dialect.level(one) for one in own])
+                names = {dialect.level(one): one for one in own}
+                found[name] = np.array([names.get(text, text) for text in texts], object)
             else:
                 numbers = np.array([_number(cell, dialect) for cell in columns[name]], np.float64)
                 found[name], is_known = np.clip(numbers, *own), ~np.isnan(numbers)
-                if self._is_whole(name) and own[1] - own[0] == 1:
-                    is_known &= np.isin(numbers, own)
+                clipped[name] = int(((numbers < own[0]) | (numbers > own[1])).sum())
+                if self._is_whole(name):
+                    if own[1] - own[0] == 1:
+                        is_known &= np.isin(numbers, own)
+                    found[name] = np.rint(found[name])
             fits &= is_known
-        return {name: values[fits] for name, values in found.items()}, fits
+        return Fitted({name: values[fits] for name, values in found.items()}, fits, clipped)
 
     def _is_whole(self, name: str) -> bool:
         return all(isinstance(one, int) for one in self.columns[name])
@@ -135,8 +175,47 @@ def _number(cell: Any, dialect: Dialect) -> float:
         return np.nan if found is None else found
     try:
         return float(cell)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return np.nan
+
+
+def records(path: Path, dialect: Dialect) -> dict[str, np.ndarray]:
+    """The cells of a CSV file as texts, by column, (row,).
+
+    Each line below the header is a row, except for empty lines. A line that is no row, for example as it has too many
+    cells, has empty cells. So a line has no effect on another one.
+
+    Raises
+    ------
+    ValueError
+        The encoding has lines that are not separated by a single byte, or the file has no header.
+    """
+    require_lines(dialect)
+    content = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
+    lines = [line.decode(dialect.encoding, "replace").rstrip("\r") for line in content]
+    if len(lines) < dialect.header:
+        raise ValueError(f"{path.name}: there is no header in line {dialect.header}")
+    header = [name.strip() for name in _cells(lines[dialect.header - 1], dialect) or []]
+    empty = [""] * len(header)
+    found = [_cells(line, dialect) for line in lines[dialect.header :] if line.strip()]
+    rows = [cells if cells is not None and len(cells) == len(header) else empty for cells in found]
+    columns = np.array(rows, object).reshape(len(rows), len(header)).T
+    return {name: own for name, own in zip(header, columns, strict=True) if name}
+
+
+def require_lines(dialect: Dialect) -> None:
+    """Raise `ValueError` if lines of a file are not separated by a single byte."""
+    if codecs.encode("\n", dialect.encoding) != b"\n":
+        raise ValueError(f'a study with ranges needs an encoding such as "utf-8", found {dialect.encoding!r}')
+
+
+def _cells(line: str, dialect: Dialect) -> list[str] | None:
+    """The cells of a line. None if it is no row."""
+    try:
+        (found,) = csv.reader([line], delimiter=dialect.separator, strict=True)
+    except (csv.Error, ValueError):
+        return None
+    return [cell.strip() for cell in found]
 
 
 @dataclass(frozen=True)

@@ -42,12 +42,6 @@ def source_at(name: str, path: Path, policy: Policy | None, dialects: Dialects) 
     return _source(name, f"{name} ({path.name})", path, policy, dialects.at(name))
 
 
-def cells_at(name: str, path: Path, dialect: Dialect) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The cells of the file of one site as texts, by column, or its problems."""
-    sheet = read_sheet(path, dialect)
-    return sheet.columns, [f"{name} ({path.name}): {problem}" for problem in sheet.problems]
-
-
 def sources_in_file(
     file: str | os.PathLike[str],
     site: str,

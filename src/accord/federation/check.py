@@ -16,6 +16,9 @@ from .meter import Meter
 from .policy import SitePolicy
 from .program import absent_column
 
+# Largest share of rows that count as none, and of numbers beyond their range.
+_ODD = 0.2
+
 
 @dataclass
 class Checked:
@@ -36,6 +39,10 @@ class Checked:
         `accord.federation.meter`. None if it is not known.
     unfit
         With differential privacy, the number of rows that count as none, because a cell does not fit into its range.
+    clipped
+        With differential privacy, the numbers of each column that are beyond its range.
+    mixed
+        Whether a study without differential privacy has read some of these rows.
     coverage
         With differential privacy, the simulated coverage of intervals of 90%, if all sites have as many rows.
     epsilon
@@ -48,6 +55,8 @@ class Checked:
     perhaps: list[str] = field(default_factory=list)
     forecast: float | None = None
     unfit: int = 0
+    clipped: dict[str, int] = field(default_factory=dict)
+    mixed: bool = False
     coverage: Covered | None = None
     epsilon: float | None = None
 
@@ -58,8 +67,7 @@ def check(study: StudyDocument, policy: SitePolicy) -> Checked:
     try:
         found.wrong += policy.refusals(study)
         found.wrong += _of_key(study, policy)
-        sheet = read_sheet(policy.data, study.dialects.at(policy.site))
-        found.rows = len(sheet.rows)
+        found.rows = len(read_sheet(policy.data, study.dialects.at(policy.site)).rows)
         absent = policy.absent(study)
     except (DataError, ValueError) as error:
         found.wrong.append(str(error))
@@ -80,19 +88,24 @@ def _forecast_private(study: StudyDocument, policy: SitePolicy, found: Checked) 
     """Forecast what a study with differential privacy costs, from numbers of rows and from the ledger."""
     assert study.private is not None
     try:
-        found.epsilon = Ledger(policy).epsilon(study)
+        found.epsilon, found.mixed = Ledger(policy).state(study)
+        Ledger(policy).require(study)
     except DataError as error:
         found.wrong.append(str(error))
         return
-    if policy.epsilon is not None and found.epsilon > policy.epsilon:
-        found.wrong.append(
-            f"{policy.site}: its policy allows an epsilon of {policy.epsilon:g} for each row, and after this study it "
-            f"would be {found.epsilon:.3g}"
-        )
-    dialect, site = study.dialects.at(policy.site), policy.site
-    own = study.ranges.within(read_sheet(policy.data, dialect).columns, dialect)
-    found.unfit = int((~own[1]).sum())
-    post = study.model_within([found.rows] * len(study.sites), {site: own}).alone(study.sites.index(site))
+    place = study.sites.index(policy.site)
+    own = study.fitted(place, policy.data)
+    found.rows, found.unfit, found.clipped = own.fits.size, int((~own.fits).sum()), own.clipped
+    odd = {"rows count as none": found.unfit} | {
+        f"numbers of {name} are beyond its range": count for name, count in own.clipped.items()
+    }
+    for what, count in odd.items():
+        if count > _ODD * found.rows:
+            found.wrong.append(
+                f"{policy.site}: {count} of {found.rows} {what}, which spoils the study: look at units, spellings of "
+                "levels and the decimal sign"
+            )
+    post = study.model_within([found.rows] * len(study.sites), {policy.site: own}).alone(place)
     found.coverage = study.private.likely(post, masks=study.masks)
     if not found.coverage.is_enough:
         found.perhaps.append(study.private.too_few(post, found.coverage))

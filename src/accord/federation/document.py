@@ -11,8 +11,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .. import models
 from ..base.checks import whole_number
 from ..base.errors import DataError
@@ -21,8 +19,7 @@ from ..data.files import Dialects
 from ..data.formula_names import FormulaNames
 from ..data.missing import in_files
 from ..data.policy import Policy
-from ..data.ranges import Ranges
-from ..data.sources import cells_at
+from ..data.ranges import Fitted, Ranges, records, require_lines
 from ..data.studies import study_at
 from ..engines.noise import seed_words
 from ..models.documents import arguments_of_glm, keys_of_data, keys_of_glm, options_of_study
@@ -247,13 +244,13 @@ class StudyDocument:
         for key in _NOT_PRIVATE:
             if key in self.run:
                 raise ValueError(f"[run] of a study with [private] cannot have {key}")
+        for site in self.sites:
+            require_lines(self.dialects.at(site))
         # errors of the formula, the family and the ranges are raised now
         assert self.private is not None
         self.private.require(self.model_within([1] * len(self.sites), {}))
 
-    def model_within(
-        self, rows: Sequence[int], here: Mapping[str, tuple[Mapping[str, np.ndarray], np.ndarray]]
-    ) -> Regression:
+    def model_within(self, rows: Sequence[int], here: Mapping[str, Fitted]) -> Regression:
         """The model of a study with differential privacy: arguments as in `accord.models.glm.glm_within`."""
         arguments = {key: value for key, value in self._arguments.items() if key != "ranges"}
         return glm_within(self.ranges, self.sites, rows, here, **arguments)
@@ -334,19 +331,23 @@ class StudyDocument:
 
     def _private_model(self, meeting: SiteCollectives, file: Path | None, floors: Policy) -> Posterior:
         """The model of a study with differential privacy. The number of rows is all that leaves the site."""
-        here, own = {}, []
+        here, own = dict[str, Fitted](), list[dict[str, int]]()
         for place in meeting.here:
             assert file is not None
-            site = self.sites[place]
-            cells, problems = cells_at(site, file, self.dialects.at(site))
-            if problems:
-                raise DataError(problems[0])
-            here[site] = self.ranges.within(cells, self.dialects.at(site))
-            own.append({"rows": here[site][1].size})
+            here[self.sites[place]] = fitted = self.fitted(place, file)
+            own.append({"rows": fitted.fits.size})
         rows = [int(one["rows"]) for one in meeting.gathered(own)]
         post = self.model_within(rows, here)
-        meeting.require([floors.refusals(site, post.dim, fits.size) for site, (_, fits) in here.items()])
+        meeting.require([floors.refusals(site, post.dim, fitted.fits.size) for site, fitted in here.items()])
         return post
+
+    def fitted(self, place: int, file: Path) -> Fitted:
+        """The rows of a site in a study with differential privacy."""
+        dialect = self.dialects.at(self.sites[place])
+        try:
+            return self.ranges.within(records(file, dialect), dialect)
+        except (DataError, ValueError) as error:
+            raise DataError(f"{self.sites[place]} ({file.name}): {error}") from None
 
 
 def _require_few_parameters(post: Posterior, site: str, floors: Policy) -> None:

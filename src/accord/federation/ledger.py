@@ -1,14 +1,18 @@
 """The ledger of a site: which rows were read by which studies, and how much of their privacy is spent.
 
-A row is recognised by a keyed hash, in every version of the site's file: by the hash of the column `person` that the
-policy names, otherwise by that of all its cells. Studies with differential privacy that read the same row are together
+A row is recognised by a keyed hash, in every version of the site's file: of the cell in the column `person` that the
+policy names, otherwise of all its cells. Studies with differential privacy that read the same row are together
 one Gaussian mechanism. A study without it has no bound, so that both kinds never read the same row unless the policy
 allows it.
 """
 
 from __future__ import annotations
 
+import codecs
 import io
+import os
+import re
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,11 +21,15 @@ import numpy as np
 
 from ..base.atomic import write_private
 from ..base.errors import DataError
-from ..data.files import read_sheet
 from ..samplers.by_sums.private import spent, strength
 from .document import StudyDocument
 from .keys import row_hashes
 from .policy import RefusedError, SitePolicy
+
+# Separators of cells that a file may have.
+_SEPARATORS = ",;\t|"
+# Ratio of strengths up to which two are equal.
+_EXACTLY = 1.0 + 1e-9
 
 
 class Line(NamedTuple):
@@ -51,71 +59,98 @@ class Ledger:
     def __init__(self, policy: SitePolicy) -> None:
         self.policy, self.folder = policy, policy.folder / "ledger"
 
-    def epsilon(self, study: StudyDocument) -> float:
-        """The largest epsilon of a row after a study, for the delta of the study.
+    def state(self, study: StudyDocument) -> tuple[float, bool]:
+        """The largest epsilon of a row after a study, and whether a study of the other kind has read any of its rows.
+
+        Epsilon is for the delta of the policy, and 0 after a study without differential privacy.
 
         Raises
         ------
-        RefusedError
-            The study and others must not read the same rows, or the rows of one person are several.
+        DataError
+            The ledger is damaged, or the file has several rows of one person.
         """
-        return self._after(study, self._line(study))
+        mu, mixed = self._after(study, self._line(study))
+        return spent(mu, self.policy.delta) if study.private is not None else 0.0, mixed
 
-    def add(self, study: StudyDocument) -> None:
-        """Enter a study before the first number about rows leaves.
+    def require(self, study: StudyDocument) -> Line:
+        """The line of a study that the policy allows.
 
         Raises
         ------
+        DataError
+            As in `state`.
         RefusedError
-            As `epsilon`, or the study would spend more than the policy allows.
+            The study would spend more than the policy allows, or read rows of a study of the other kind.
         """
-        policy, own = self.policy, self._line(study)
-        after = self._after(study, own)
-        if policy.epsilon is not None and study.private is not None and after > policy.epsilon:
+        policy, own, here = self.policy, self._line(study), study.private is not None
+        mu, mixed = self._after(study, own)
+        if mixed and not policy.mixed:
+            kinds = ("without", "with") if here else ("with", "without")
+            raise RefusedError(
+                f"{policy.site}: refused, a study {kinds[0]} differential privacy has read rows that this study, "
+                f"{kinds[1]} it, would read too, and the policy does not allow that by `mixed`"
+            )
+        # a study of exactly the limit is allowed
+        if here and policy.epsilon is not None and mu > _EXACTLY * strength(policy.epsilon, policy.delta):
             raise RefusedError(
                 f"{policy.site}: refused, its policy allows an epsilon of {policy.epsilon:g} for each row over all "
-                f"studies, and after this one it would be {after:.3g} for delta {study.private.delta:g}"
+                f"studies, and after this one it would be {spent(mu, policy.delta):.3g} for delta {policy.delta:g}"
             )
+        return own
+
+    def add(self, study: StudyDocument, folder: Path) -> None:
+        """Enter a study before the first number about rows leaves. Raises as `require`.
+
+        `folder` is the site's folder of the study. Another folder of the same study is another line, as its noise is
+        another one.
+        """
+        mark, own = folder / "ledger.txt", self.require(study)
+        if not mark.is_file():
+            write_private(mark, os.urandom(8).hex().encode())
         content = io.BytesIO()
         np.savez_compressed(content, rows=own.rows, mu=own.mu)
-        write_private(self._path(study), content.getvalue())
+        write_private(self.folder / f"{study.hash}-{mark.read_text()}.npz", content.getvalue())
 
-    def _path(self, study: StudyDocument) -> Path:
-        return self.folder / f"{study.hash[:16]}.npz"
-
-    def _after(self, study: StudyDocument, own: Line) -> float:
-        """The largest epsilon of a row after a study."""
-        squares, here = np.full(own.rows.size, own.mu**2), study.private is not None
+    def _after(self, study: StudyDocument, own: Line) -> tuple[float, bool]:
+        """The largest strength of the guarantees for a row after a study, and whether it is mixed, see `state`."""
+        squares, here, mixed = np.full(own.rows.size, own.mu**2), study.private is not None, False
         for other in self._others(study):
             shared = np.isin(own.rows, other.rows)
-            if shared.any() and np.isfinite(other.mu) != here and not self.policy.mixed:
-                kinds = ("without", "with") if here else ("with", "without")
-                raise RefusedError(
-                    f"{self.policy.site}: refused, a study {kinds[0]} differential privacy has read rows that this "
-                    f"study, {kinds[1]} it, would read too, and the policy does not allow that by `mixed`"
-                )
-            squares[shared] += other.mu**2 if np.isfinite(other.mu) and here else 0.0
-        if study.private is None or not own.rows.size:
-            return 0.0
-        return spent(float(squares.max()) ** 0.5, study.private.delta)
+            if np.isfinite(other.mu) != here:
+                mixed |= bool(shared.any())
+            elif here:
+                squares[shared] += other.mu**2
+        return float(squares.max(initial=0.0)) ** 0.5, mixed
 
     def _others(self, study: StudyDocument) -> Iterator[Line]:
+        """The lines of all other studies, and of other folders of this one."""
+        mark = self.policy.folder / study.hash[:16] / "ledger.txt"
+        own = f"{study.hash}-{mark.read_text()}" if mark.is_file() else ""
         for path in sorted(self.folder.glob("*.npz")):
-            if path != self._path(study):
-                with np.load(path, allow_pickle=False) as found:
-                    yield Line(found["rows"], float(found["mu"]))
+            if path.stem != own:
+                try:
+                    with np.load(path, allow_pickle=False) as found:
+                        yield Line(found["rows"], float(found["mu"]))
+                except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+                    raise DataError(
+                        f"{self.policy.site}: its ledger has a damaged file, {path.name}: restore it from a copy"
+                    ) from None
 
     def _line(self, study: StudyDocument) -> Line:
-        """What a study reads: the rows that the site's file has now."""
+        """What a study reads: the rows that the site's file has now.
+
+        Nothing here follows from the study, so that no study can make old rows look new.
+        """
         policy, person = self.policy, self.policy.person
-        sheet = read_sheet(policy.data, study.dialects.at(policy.site))
-        if sheet.problems:
-            raise DataError(f"{policy.site} ({policy.data.name}): {sheet.problems[0]}")
-        cells = [dict(zip(sheet.header, row, strict=True)) for row in sheet.rows]
-        if person is not None:
-            if person not in sheet.header:
+        header, *rows = _records(policy.data)
+        if person is None:
+            # the order of columns does not matter
+            cells = [{"cells": "\n".join(sorted(row))} for row in rows]
+        else:
+            if person not in header:
                 raise DataError(f"{policy.site}: its file has no column {person!r}, which its policy names as `person`")
-            cells = [{person: row[person]} for row in cells]
+            place = header.index(person)
+            cells = [{person: row[place] if place < len(row) else ""} for row in rows]
             if study.private is not None and len({row[person] for row in cells}) < len(cells):
                 raise RefusedError(
                     f"{policy.site}: refused, its file has several rows of one person, and the study protects single "
@@ -124,3 +159,13 @@ class Ledger:
         private = study.private
         mu = np.inf if private is None else strength(private.epsilon, private.delta)
         return Line(row_hashes(policy.folder, cells), mu)
+
+
+def _records(path: Path) -> list[list[str]]:
+    """The first line of a file and all others that are not empty, as cells, in whatever format the file has."""
+    content = path.read_bytes()
+    is_wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    text = content.decode("utf-16" if is_wide else "utf-8", "surrogateescape").removeprefix("\ufeff")
+    lines = [line for line in re.split(r"\r?\n|\r", text) if line.strip()] or [""]
+    separator = max(_SEPARATORS, key=lines[0].count)
+    return [[cell.strip().strip('"').strip() for cell in line.split(separator)] for line in lines]

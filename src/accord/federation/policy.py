@@ -12,6 +12,7 @@ from ..base.checks import positive, whole_number
 from ..base.errors import DataError, nearest, unknown_name_error
 from ..data.files import read_sheet
 from ..data.policy import Policy
+from ..data.ranges import records
 from .document import StudyDocument
 from .keys import bytes_of, is_digest
 
@@ -50,8 +51,12 @@ class SitePolicy:
         The least sd of a cell that answers may leave to someone with all other rows, in sds of its column, see
         `accord.federation.meter`. None, the default: answers are measured and not refused.
     epsilon
-        The largest epsilon of a row over all studies with differential privacy, for the delta of the last one. None:
-        the site's ledger adds them up and refuses nothing.
+        The largest epsilon of a row over all studies with differential privacy. None: the site's ledger adds them up
+        and refuses nothing.
+    delta
+        The delta for which the ledger has its epsilons, below 1.
+    colluding
+        The least number of colluding sites against which a study with differential privacy must protect.
     mixed
         Whether studies with and without differential privacy may read the same rows. The first kind then protects
         nothing that the second one reveals.
@@ -77,6 +82,8 @@ class SitePolicy:
     exact: bool = False
     disclosure: float | None = None
     epsilon: float | None = None
+    delta: float = 1e-6
+    colluding: int = 1
     mixed: bool = False
     person: str | None = None
     identity: Path | None = None
@@ -104,8 +111,8 @@ class SitePolicy:
     def _of(cls, found: dict[str, Any], folder: Path) -> SitePolicy:
         kinds = {
             "site": str, "data": str, "folder": str, "studies": list, "columns": list, "points": int,
-            "own_numbers": bool, "exact": bool, "disclosure": float, "epsilon": float, "mixed": bool, "person": str,
-            "identity": str, "peers": dict, "modules": dict,
+            "own_numbers": bool, "exact": bool, "disclosure": float, "epsilon": float, "delta": float, "mixed": bool,
+            "colluding": int, "person": str, "identity": str, "peers": dict, "modules": dict,
         }  # fmt: skip
         floors = Policy(**{name: found.pop(name) for name in _FLOORS if name in found})
         for name in ("disclosure", "epsilon"):
@@ -146,11 +153,19 @@ class SitePolicy:
         whole_number("points", found.get("points", 1), 1)
         for name in ("disclosure", "epsilon"):
             positive(name, found.get(name, 1.0))
+        if not 0.0 < found.get("delta", 0.5) < 1.0:
+            raise ValueError(f"delta must be between 0 and 1, found {found['delta']!r}")
+        whole_number("colluding", found.get("colluding", 1), 0)
+        if not found.get("person", "id").strip():
+            raise ValueError("person must be a name of a column, found none")
         return cls(**found, floors=floors)
 
     def _header(self, study: StudyDocument) -> set[str]:
         """The columns of the site's file, as the study reads them."""
-        sheet = read_sheet(self.data, study.dialects.at(self.site))
+        dialect = study.dialects.at(self.site)
+        if study.private is not None:
+            return set(records(self.data, dialect))
+        sheet = read_sheet(self.data, dialect)
         if sheet.problems:
             raise DataError(f"{self.site} ({self.data.name}): {sheet.problems[0]}")
         return set(sheet.header)
@@ -204,6 +219,12 @@ class SitePolicy:
             yield (
                 f"{self.site}: refused, its policy needs an sd of {self.disclosure:g} for each cell (disclosure), and "
                 "exact answers (coarse = false) leave none to someone with all other rows"
+            )
+        private = study.private
+        if private is not None and study.masks and private.colluding < self.colluding:
+            yield (
+                f"{self.site}: refused, its policy needs protection against {self.colluding} colluding sites "
+                f"(colluding), and the study protects against {private.colluding}"
             )
         if self.identity is None:
             yield f"{self.site}: refused, its policy names no `identity` to sign its entries with"

@@ -237,7 +237,7 @@ class Site:
         # the bound of a study with differential privacy is in the ledger
         meter = Meter(policy, study) if study.private is None else None
         if not (folder / "data.txt").is_file():
-            Ledger(policy).add(study)
+            Ledger(policy).add(study, folder)
 
         def made(entry: Entry, text: bytes) -> None:
             # entries of step 0 have keys only

@@ -17,8 +17,9 @@ from ..base.memory import require_room
 from ..data import Study
 from ..data.collectives import ReplayCollectives, SiteCollectives, added, correspond
 from ..data.files import Dialects
+from ..data.formula_names import FormulaNames
 from ..data.policy import Policy
-from ..data.ranges import Ranges
+from ..data.ranges import Fitted, Ranges
 from ..data.remote import RemoteStudy
 from ..data.sources import sources_in_memory
 from ..data.studies import study_of_made_up
@@ -258,7 +259,7 @@ def _of_tables_within(
             here[source.name] = ranges.within(source.columns, source.dialect)
         except DataError as error:
             raise DataError(f"{source.name}: {error}") from None
-    rows = [fits.size for _, fits in here.values()]
+    rows = [own.fits.size for own in here.values()]
     return glm_within(ranges, list(here), rows, here, formula, family, priors)
 
 
@@ -266,7 +267,7 @@ def glm_within(
     ranges: Ranges,
     sites: Sequence[str],
     rows: Sequence[int],
-    here: Mapping[str, tuple[Mapping[str, np.ndarray], np.ndarray]],
+    here: Mapping[str, Fitted],
     formula: str,
     family: str | Family = "normal",
     priors: Mapping[str, Prior] | None = None,
@@ -282,8 +283,7 @@ def glm_within(
     sites, rows
         The names of all sites, and their numbers of rows.
     here
-        For each site whose rows are in this process, the rows that fit, and which of its rows they are, as from
-        `Ranges.within`.
+        The rows of each site whose rows are in this process.
     formula, family, priors
         As in `accord.models.glm`.
 
@@ -296,27 +296,56 @@ def glm_within(
         raise ValueError(f"a formula with ranges cannot have effects of groups, found {formula!r}")
     if re.fullmatch(r"\s*\w+(\[[^\]]*\])?\s*", formula.partition("~")[0]) is None:
         raise ValueError(f"a formula with ranges needs one column on its left, such as died ~ age, found {formula!r}")
+    for name in FormulaNames.of(formula).factors:
+        if name in ranges.columns and name not in ranges.factors:
+            raise ValueError(f'ranges: {name} is a factor in C({name}), so it needs levels, such as ("1", "2")')
     made_up = ranges.made_up()
-    # one made-up row more, as a site may have none that fits
-    tables = {
-        site: {name: np.append(values, made_up[name][:1]) for name, values in found.items()}
-        for site, (found, _) in here.items()
-    }
-    with warnings.catch_warnings():
-        # warnings are about rows
-        warnings.simplefilter("ignore")
-        post = glm(study_of_made_up(ranges, tables, formula), formula, family, priors)
+
+    def built(tables: Mapping[str, Mapping[str, np.ndarray]]) -> Regression:
+        # one made-up row more, as a site may have none that fits
+        longer = {
+            site: {name: np.append(values, made_up[name][:1]) for name, values in found.items()}
+            for site, found in tables.items()
+        }
+        with warnings.catch_warnings():
+            # warnings are about rows
+            warnings.simplefilter("ignore")
+            return glm(study_of_made_up(ranges, longer, formula), formula, family, priors)
+
+    # errors of the made-up rows are errors of the document
+    built({})
+    try:
+        post = built({site: own.columns for site, own in here.items()})
+    except (ValueError, ArithmeticError):
+        # no row may stop the others, nor show itself by an error
+        here = {site: _without_errors(site, own, built) for site, own in here.items()}
+        post = built({site: own.columns for site, own in here.items()})
     made = cast(dict[str, np.ndarray], post.source(0))
     if "offset" in made:
         raise ValueError(f"a formula with ranges cannot have an offset, found {formula!r}")
     shards: list[Any] = [RemoteRows(site) for site in sites]
-    for place, (site, (_, fits)) in enumerate(here.items(), 1):
-        shards[sites.index(site)] = _scattered(post.source(place), fits)
+    for place, (site, own) in enumerate(here.items(), 1):
+        shards[sites.index(site)] = _scattered(post.source(place), own.fits)
     design = made["design"]
     pairs = zip(design.min(axis=0).tolist(), design.max(axis=0).tolist(), strict=True)
     found = dict(zip(post.names, pairs, strict=False))
     response = made["y"]
     return post.within({**found, "y": (float(response.min()), float(response.max()))}, sites, rows, shards)
+
+
+def _without_errors(site: str, own: Fitted, built: Callable[[dict[str, Any]], Regression]) -> Fitted:
+    """The rows with which a model can be built, each by itself."""
+
+    def fine(rows: np.ndarray) -> np.ndarray:
+        try:
+            built({site: {name: values[rows] for name, values in own.columns.items()}})
+        except (ValueError, ArithmeticError):
+            return rows[:0] if rows.size == 1 else np.concatenate(list(map(fine, np.array_split(rows, 2))))
+        return rows
+
+    kept, fits = fine(np.arange(int(own.fits.sum()))), np.zeros_like(own.fits)
+    fits[np.flatnonzero(own.fits)[kept]] = True
+    return own._replace(columns={name: values[kept] for name, values in own.columns.items()}, fits=fits)
 
 
 def _scattered(found: dict[str, np.ndarray], fits: np.ndarray) -> dict[str, np.ndarray]:

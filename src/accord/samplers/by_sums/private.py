@@ -11,7 +11,7 @@ All releases together are one Gaussian mechanism, so (epsilon, delta) is exact (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -44,6 +44,7 @@ from .private_model import (
     Budget,
     Covered,
     PrivateModel,
+    Release,
     Step,
     coverage,
     gaussian_columns,
@@ -64,6 +65,12 @@ _WIDTH = 6
 _FLAT = 1e-6
 # Points for each draw, and least share of effective draws.
 _SPARE, _LEAST = 1.1, 0.5
+# Limits of the guarantee.
+_LEAST_EPSILON, _MOST_EPSILON, _LEAST_DELTA, _MOST_DELTA = 1e-4, 1e8, 1e-12, 0.01
+# Least share of rows that count, and sd of a column in units of half its range.
+_COUNTED, _NARROWEST = 0.9, 0.15
+# Sds of noise that the checks of rows and of columns allow for.
+_SURE, _ALLOWED = 2.0, 0.5
 # Name of the response in ranges.
 _RESPONSE = "y"
 
@@ -111,8 +118,9 @@ class Private(BySums):
     def __post_init__(self) -> None:
         positive("epsilon", self.epsilon)
         positive("delta", self.delta)
-        if not self.delta < 1.0:
-            raise ValueError(f"delta must be below 1, found {self.delta!r}")
+        for name, low, high in (("epsilon", _LEAST_EPSILON, _MOST_EPSILON), ("delta", _LEAST_DELTA, _MOST_DELTA)):
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(f"{name} must be between {low:g} and {high:g}, found {getattr(self, name)!r}")
         whole_number("colluding", self.colluding, 0)
         if not isinstance(self.ranges, Mapping):
             raise TypeError(f"ranges must be a dict of pairs by name, found {type(self.ranges).__name__}")
@@ -245,6 +253,8 @@ class Private(BySums):
         log_prior = jax.jit(potential.log_prior_at)
         gaussian = partial(_gaussian, jax.jit(jax.grad(potential.log_prior_at)), jax.jit(jax.hessian(log_prior)))
         session.stage("simulating the coverage")
+        if self.delta * rows >= 1.0:
+            raise ValueError(f"delta must be below 1 / number of rows, found {self.delta:g} and {rows:,} rows")
         before = self.likely(post, masks=job.masks)
         if not before.is_enough:
             raise ValueError(f"{self.too_few(post, before)}. Nothing was released")
@@ -277,7 +287,14 @@ class Private(BySums):
             self,
             positions[points.chains(job.chains, job.draws, job.seed)],
             {},
-            Certificate((_effective(points, job.target), _covers(after), *model.checks(found))),
+            Certificate(
+                (
+                    _effective(points, job.target),
+                    _covers(after),
+                    *_columns_as_declared(model, releases[0], rows, _other_columns(place, post.names)),
+                    *model.checks(found, releases, rows),
+                )
+            ),
             settings={
                 "private": {
                     "epsilon": self.epsilon,
@@ -331,6 +348,34 @@ def _gaussian(
     """Mean and precision of a Gaussian that has the derivatives of a log prior at a position."""
     precision = raised(-np.asarray(hessian(position)), _FLAT)
     return position + np.linalg.solve(precision, np.asarray(gradient(position))), precision
+
+
+def _other_columns(place: Coordinates, names: Sequence[str]) -> list[str]:
+    """The names of the coefficients of all columns but the constant one, which comes first in these coordinates."""
+    constant = int(np.flatnonzero(place.factor[:, 0])[0])
+    return [name for k, name in enumerate(names) if k != constant]
+
+
+def _columns_as_declared(model: PrivateModel, first: Release, rows: int, names: Sequence[str]) -> tuple[Check, Check]:
+    """Whether rows count, and whether columns fill their ranges, by the noised moments of the first release."""
+    moments = model.moments(first, rows)
+    noise = float(model.moments(first._replace(hessian=np.full_like(first.hessian, first.of_hessian)), rows)[0, 0])
+    share = float(moments[0, 0])
+    counted = share + _SURE * noise >= _COUNTED
+    text = f"about {min(share, 1.0):.0%} of the rows count (at least {_COUNTED:.0%})"
+    remedy = "" if counted else ": cells of the others do not fit into the ranges, as each site's own log has it"
+    mean = moments[0, 1:] / max(share, _COUNTED / 2.0)
+    variance = np.diagonal(moments)[1:] / max(share, _COUNTED / 2.0) - mean**2
+    sds = np.sqrt(np.maximum(variance + _ALLOWED * noise, 0.0))
+    narrowest = int(np.argmin(sds)) if sds.size else 0
+    found = float(sds.min(initial=1.0))
+    fills = found >= _NARROWEST
+    shown = f"the sd of {names[narrowest]} is about {found:.2g} of half its range" if sds.size else "no columns"
+    advice = ": declare a narrower range, take log(), or look at the unit" if not fills else ""
+    return (
+        Check("rows", share, _COUNTED, counted, text + remedy),
+        Check("columns", found, _NARROWEST, fills, f"{shown} (at least {_NARROWEST:g}){advice}"),
+    )
 
 
 def _effective(points: Points, target: int) -> Check:

@@ -195,7 +195,7 @@ class Linear:
 
     def moments(self, release: Release, rows: int) -> np.ndarray:
         """Noised second moments of the columns."""
-        return release.hessian / (rows if self.all_count else np.clip(release.hessian[0, 0], 1.0, rows))
+        return release.hessian / rows
 
     def without_noise(
         self, releases: Sequence[Release], found: Components, precision: np.ndarray, rows: int
@@ -206,7 +206,7 @@ class Linear:
         information[-1, -1] = 2.0 * rows
         return np.linalg.inv(information + precision)
 
-    def checks(self, found: Components) -> tuple[Check, ...]:
+    def checks(self, found: Components, releases: Sequence[Release], rows: int) -> tuple[Check, ...]:
         """No checks."""
         return ()
 

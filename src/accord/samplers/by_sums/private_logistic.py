@@ -46,6 +46,8 @@ ROWS, _NODES = 1000, 4
 _STILL = 1e-4
 # Largest correction for this curvature, in standard deviations.
 _BENT = 2.0
+# Largest difference between Hessians of rows and of artificial columns, and sds of noise that a check allows for.
+_UNLIKE, _SURE = 0.3, 1.5
 
 # At a position: Hessian, change of the expected gradient, and mean eigenvalue of the gradient's covariance. All are
 # relative to the Hessian at the release.
@@ -170,17 +172,46 @@ class Logistic:
         """The posterior's covariance if the sums had no noise."""
         return np.linalg.inv(raised(releases[-1].hessian, 0.0) + precision)
 
-    def checks(self, found: Components) -> tuple[Check, ...]:
-        """Whether the correction for curvature, which is computed for artificial columns, is small."""
+    def checks(self, found: Components, releases: Sequence[Release], rows: int) -> tuple[Check, ...]:
+        """Whether the correction for curvature is small, and the artificial columns, for which it is, like the rows."""
         holds = found.bent <= _BENT
         text = f"correction for curvature of at most {found.bent:.2g} standard deviations (limit {_BENT:g})"
         remedy = "" if holds else ": the last position was far off, because effects are strong or responses rare"
-        return (Check("curvature", found.bent, _BENT, holds, text + remedy),)
+        curvature = Check("curvature", found.bent, _BENT, holds, text + remedy)
+        off, noise = self._unlike(releases[0], releases[-1])
+        alike = off <= _UNLIKE + _SURE * noise
+        text = f"the change of the Hessian differs by {off:.0%} from that of artificial columns (limit {_UNLIKE:.0%}"
+        text += f" and {_SURE * noise:.0%} for noise)"
+        remedy = "" if alike else ": columns are skewed and their effects strong, take log()"
+        return curvature, Check("skewness", off, _UNLIKE + _SURE * noise, alike, text + remedy)
 
     def message(self, place: Coordinates, step: Step) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """The sum of gradients and Hessians. It differentiates once for each column."""
         arguments = np.float64(step.radius), np.float64(step.weight)
         return clipped_newton, arguments, {"coordinates": place, "gradients": 1 + len(place.origin)}
+
+    def _unlike(self, first: Release, last: Release) -> tuple[float, float]:
+        """How the last Hessian differs from the first one, changed as for artificial columns, and this of its noise.
+
+        Differences are relative, in any direction.
+        """
+        columns = gaussian_columns(first.hessian / first.hessian[0, 0])(generator(0, "columns"), ROWS)
+
+        def root_of(release: Release) -> np.ndarray:
+            hessian = (columns * self._weight(columns @ release.position, release)[:, None]).T @ columns
+            return np.linalg.cholesky(raised(hessian, 1e-6 * np.trace(hessian)))
+
+        own = np.linalg.cholesky(raised(first.hessian, 1e-6 * first.hessian[0, 0]))
+        inverse = np.linalg.inv(own @ np.linalg.solve(root_of(first), root_of(last)))
+        off = np.abs(np.linalg.eigvalsh(inverse @ last.hessian @ inverse.T) - 1.0).max()
+        sd = np.hypot(last.of_hessian, first.of_hessian) if last is not first else last.of_hessian
+        noise = sd * np.linalg.norm(inverse, 2) ** 2 * (2.0 * len(columns.T)) ** 0.5
+        return float(off), float(noise)
+
+    def _weight(self, predictor: np.ndarray, release: Release) -> np.ndarray:
+        """The weight of rows in the Hessian of a release, (row,)."""
+        mean = expit(predictor)
+        return np.asarray(mean * (1.0 - mean))
 
     def _pooled(self, releases: Sequence[Release]) -> Sequence[Release]:
         """The releases of steps near the last one, which are pooled."""

@@ -20,6 +20,8 @@ from .evaluations import unpacked
 COVERAGE, _LEVEL = 0.88, 0.9
 # Replicates of a simulation, rows of one at most, and draws for its intervals.
 _REPLICATES, _MOST_ROWS, _DRAWS = 200, 5_000, 1000
+# Least share of rows that count in moments.
+_COUNTED = 0.05
 # Least eigenvalue of a Hessian relative to the mean one of the prior.
 _FLOOR = 1e-3
 
@@ -261,7 +263,7 @@ class PrivateModel(Protocol):
         """The posterior's covariance if the sums had no noise, (dim, dim)."""
         ...
 
-    def checks(self, found: Components) -> tuple[Check, ...]:
+    def checks(self, found: Components, releases: Sequence[Release], rows: int) -> tuple[Check, ...]:
         """Checks of this model alone."""
         ...
 
@@ -380,6 +382,8 @@ def likely(model: PrivateModel, budget: Budget, rows: int, of_prior: tuple[tuple
 
 def gaussian_columns(moments: np.ndarray) -> Columns:
     """Draws Gaussian columns, clipped to -1 and 1, from their noised second moments with a constant first column."""
+    # some rows may not count
+    moments = moments / np.clip(moments[0, 0], _COUNTED, 1.0)
     mean = np.clip(moments[0, 1:], -1.0, 1.0)
     values, vectors = np.linalg.eigh(moments[1:, 1:] - np.outer(mean, mean))
     root = vectors * np.sqrt(np.maximum(values, 0.0))

@@ -198,7 +198,7 @@ class PoissonScores(Logistic):
         largest norm.
         """
         if releases:
-            columns = gaussian_columns(self.moments(releases[0], 0))(generator(0, "columns"), ROWS)
+            columns = gaussian_columns(_relative(releases[0]))(generator(0, "columns"), ROWS)
             level = np.minimum(self._mean(columns @ position), self.ends[1]).mean()
             cut = _CUT * level**0.5
         else:
@@ -231,14 +231,14 @@ class PoissonScores(Logistic):
 
     def moments(self, release: Release, rows: int) -> np.ndarray:
         """Noised second moments of the columns. At the first position every row has the same weight."""
-        return release.hessian / max(release.hessian[0, 0], release.of_hessian)
+        return release.hessian / (float(self._weight(np.zeros(1), release)[0]) * rows)
 
     def without_noise(
         self, releases: Sequence[Release], found: Components, precision: np.ndarray, rows: int
     ) -> np.ndarray:
         """The posterior's covariance if the sums had neither noise nor clipped residuals."""
         last = releases[-1]
-        columns = gaussian_columns(self.moments(releases[0], rows))(generator(0, "columns"), ROWS)
+        columns = gaussian_columns(_relative(releases[0]))(generator(0, "columns"), ROWS)
         mean = self._mean(columns @ last.position)
         at = score(np, mean, self.ends, last.radius)
         hessian = (columns * (at.weight * at.slope)[:, None]).T @ columns
@@ -253,6 +253,10 @@ class PoissonScores(Logistic):
 
     def _mean(self, predictor: np.ndarray) -> np.ndarray:
         return np.asarray(_mean(np, predictor, self.usual_mean, self.ends))
+
+    def _weight(self, predictor: np.ndarray, release: Release) -> np.ndarray:
+        at = score(np, self._mean(predictor), self.ends, release.radius)
+        return np.asarray(at.weight * at.slope)
 
     def _pooled(self, releases: Sequence[Release]) -> Sequence[Release]:
         # other cuts
@@ -273,3 +277,8 @@ class PoissonScores(Logistic):
             return inverse @ (there + ridge), inverse @ gradient, float(share)
 
         return bend
+
+
+def _relative(first: Release) -> np.ndarray:
+    """Noised second moments of the columns, relative to the number of rows that count."""
+    return np.asarray(first.hessian / max(first.hessian[0, 0], first.of_hessian))
