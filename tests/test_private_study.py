@@ -95,6 +95,7 @@ def test_nothing_but_row_counts_leaves_before_noised_sums(finished):
         assert [set(contents[step]) for step in (0, 2, 3)] == [{"accord", "identity", "masks"}, {"coarse"}, {"coarse"}]
 
 
+@pytest.mark.long
 def test_the_noise_of_sites_has_the_stated_size(tmp_path, monkeypatch):
     """Against t sites, the noise of the others is that of one owner."""
     seen, usual = [], CoarseStudyTotals._sender
@@ -131,6 +132,7 @@ def test_the_model_does_not_depend_on_rows(tmp_path):
     assert content == {"rows": ROWS} and runs["north"].private["wider"].keys() == runs["south"].private["wider"].keys()
 
 
+@pytest.mark.long
 def test_a_site_without_a_fitting_row_takes_part(tmp_path):
     found = federation(tmp_path)
     (tmp_path / "north" / "rows.csv").write_text(written({**table(0), "died": np.full(ROWS, 7)}))
@@ -153,6 +155,7 @@ def test_no_line_of_a_file_stops_a_study(tmp_path, line):
     assert content == {"rows": ROWS} and found.board.read(2, "north")
 
 
+@pytest.mark.long
 def test_a_linear_study(tmp_path):
     text = (
         STUDY.replace("died ~ scale(age)", "age ~ died")

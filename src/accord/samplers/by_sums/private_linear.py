@@ -35,7 +35,7 @@ from ...posterior.potential import Potential, Shard
 from ...posterior.totals import of_rows
 from ...results.certificate import Check
 from .evaluations import raised
-from .private_model import Answer, Components, Release, Step, noised_hessians
+from .private_model import Answer, Components, Release, Step, noised_hessians, parts_of
 
 # Share of the privacy budget for each step. The first step finds the position and the cut of the second one.
 SHARES = (0.2, 0.8)
@@ -81,11 +81,7 @@ def clipped_moments(
     cut
         Largest residual.
     """
-    found: Any = shard.rows
-    # of a formula, or a pair
-    columns, response, weight = (
-        (found["design"], found["y"], found["weight"]) if isinstance(found, dict) else (*found, jnp.ones(len(found[1])))
-    )
+    columns, response, weight = parts_of(shard.rows)
     rows = jnp.column_stack([columns, response]) @ scaled
     counted = (jnp.arange(len(rows)) < shard.size) & (weight > 0.0) & jnp.isfinite(rows).all(axis=1)
     # zero times infinity is not zero

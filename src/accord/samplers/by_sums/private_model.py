@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
@@ -206,6 +207,13 @@ def noised_hessians(
         found[:, 0, 0] = np.clip(found[:, 0, 0], *rows)
     values, vectors = np.linalg.eigh(found)
     return np.asarray((vectors * np.maximum(np.abs(values), _FLOOR * least)[:, None]) @ np.swapaxes(vectors, 1, 2))
+
+
+def parts_of(rows: Any) -> tuple[Array, Array, Array]:
+    """Columns (row, column), responses (row,) and weights (row,) of a shard, of a formula or a pair of arrays."""
+    if isinstance(rows, dict):
+        return rows["design"], rows["y"], rows["weight"]
+    return *rows, jnp.ones(len(rows[1]))
 
 
 class PrivateModel(Protocol):

@@ -35,7 +35,7 @@ from ...posterior.potential import Potential, Shard
 from ...posterior.totals import of_rows
 from .evaluations import raised
 from .private_logistic import ROWS, Bend, Logistic
-from .private_model import Answer, Components, Release, Step, gaussian_columns
+from .private_model import Answer, Components, Release, Step, gaussian_columns, parts_of
 
 # Share of the privacy budget for each step. The first steps find the position and the cut of the last one.
 SHARES = (0.25, 0.15, 0.6)
@@ -147,11 +147,7 @@ def clipped_scores(
     cut
         Largest residual.
     """
-    found: Any = shard.rows
-    # of a formula, or a pair
-    columns, response, weight = (
-        (found["design"], found["y"], found["weight"]) if isinstance(found, dict) else (*found, jnp.ones(len(found[1])))
-    )
+    columns, response, weight = parts_of(shard.rows)
     columns = columns @ scaled
     finite = jnp.isfinite(columns).all(axis=1) & jnp.isfinite(response)
     counted = (jnp.arange(len(columns)) < shard.size) & (weight > 0.0) & finite
