@@ -306,7 +306,7 @@ def test_both_kinds_of_studies_never_read_the_same_rows(ledger, first, second):
 def test_rows_are_recognised_by_person(ledger):
     def file(number, shift=0):
         found = table(number)
-        return written({"id": np.arange(ROWS) + shift, **found})
+        return written({**found, "id": np.arange(ROWS) + shift})
 
     path = ledger.folder / "north" / "rows.csv"
     path.write_text(file(0))
@@ -319,7 +319,7 @@ def test_rows_are_recognised_by_person(ledger):
     assert epsilon(ledger.policy("north"), other) > 3.5
     path.write_text(file(5, ROWS))
     assert epsilon(ledger.policy("north"), other) == pytest.approx(3.0, rel=1e-6)
-    path.write_text(file(0).replace("\n1,", "\n0,"))
+    path.write_text(file(0).replace(",1\n", ",0\n", 1))
     with pytest.raises(RefusedError, match="several rows of one person"):
         epsilon(ledger.policy("north"), other)
     ledger.changes = {"person": "patient"}
