@@ -113,14 +113,13 @@ class Ranges:
         for place, (name, own) in enumerate(self.columns.items()):
             random = generator(0, "ranges", place)
             if isinstance(own[0], str):
-                values = np.array(own, object)[random.permutation(np.arange(count) % len(own))]
-            elif self._is_whole(name):
-                values = random.integers(own[0], own[1] + 1, count).astype(np.float64)
+                found[name] = np.array(own, object)[random.permutation(np.arange(count) % len(own))]
+                continue
+            if self._is_whole(name):
+                found[name] = random.integers(own[0], own[1] + 1, count).astype(np.float64)
             else:
-                values = random.uniform(own[0], own[1], count)
-            if not isinstance(own[0], str):
-                values[:2] = own
-            found[name] = values
+                found[name] = random.uniform(own[0], own[1], count)
+            found[name][:2] = own
         return found
 
     def within(self, columns: Mapping[str, np.ndarray], dialect: Dialect) -> Fitted:
@@ -149,10 +148,9 @@ class Ranges:
         fits = np.ones(len(next(iter(columns.values()))), bool)
         for name, own in self.columns.items():
             if isinstance(own[0], str):
-                texts = np.array([dialect.level(str(cell).strip()) for cell in columns[name]], object)
-                found[name], is_known = texts, np.isin(texts, [dialect.level(one) for one in own])
-                names = {dialect.level(one): one for one in own}
-                found[name] = np.array([names.get(text, text) for text in texts], object)
+                levels = {dialect.level(one): one for one in own}
+                found[name] = np.array([levels.get(dialect.level(str(cell).strip())) for cell in columns[name]], object)
+                is_known = found[name] != None  # noqa: E711 - of each element
             else:
                 numbers = np.array([_number(cell, dialect) for cell in columns[name]], np.float64)
                 found[name], is_known = np.clip(numbers, *own), ~np.isnan(numbers)

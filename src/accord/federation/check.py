@@ -88,8 +88,9 @@ def _forecast_private(study: StudyDocument, policy: SitePolicy, found: Checked) 
     """Forecast what a study with differential privacy costs, from numbers of rows and from the ledger."""
     assert study.private is not None
     try:
-        found.epsilon, found.mixed = Ledger(policy).state(study)
-        Ledger(policy).require(study)
+        ledger = Ledger(policy)
+        found.epsilon, found.mixed = ledger.state(study)
+        ledger.require(study)
     except DataError as error:
         found.wrong.append(str(error))
         return

@@ -14,6 +14,7 @@ import os
 import re
 import zipfile
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -139,8 +140,21 @@ class Ledger:
     def _line(self, study: StudyDocument) -> Line:
         """What a study reads: the rows that the site's file has now.
 
-        Nothing here follows from the study, so that no study can make old rows look new.
+        The rows do not follow from the study, so that no study can make old rows look new.
         """
+        private, (hashes, distinct) = study.private, self._read
+        if private is None:
+            return Line(hashes, np.inf)
+        if self.policy.person is not None and distinct < hashes.size:
+            raise RefusedError(
+                f"{self.policy.site}: refused, its file has several rows of one person, and the study protects single "
+                "rows: keep one row of each person"
+            )
+        return Line(hashes, strength(private.epsilon, private.delta))
+
+    @cached_property
+    def _read(self) -> tuple[np.ndarray, int]:
+        """Keyed hashes of the rows of the site's file, (row,), and the number of different rows or persons."""
         policy, person = self.policy, self.policy.person
         header, *rows = _records(policy.data)
         if person is None:
@@ -151,14 +165,7 @@ class Ledger:
                 raise DataError(f"{policy.site}: its file has no column {person!r}, which its policy names as `person`")
             place = header.index(person)
             cells = [{person: row[place] if place < len(row) else ""} for row in rows]
-            if study.private is not None and len({row[person] for row in cells}) < len(cells):
-                raise RefusedError(
-                    f"{policy.site}: refused, its file has several rows of one person, and the study protects single "
-                    "rows: keep one row of each person"
-                )
-        private = study.private
-        mu = np.inf if private is None else strength(private.epsilon, private.delta)
-        return Line(row_hashes(policy.folder, cells), mu)
+        return row_hashes(policy.folder, cells), len({next(iter(row.values())) for row in cells})
 
 
 def _records(path: Path) -> list[list[str]]:

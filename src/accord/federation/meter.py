@@ -71,7 +71,7 @@ _FIRST = 1000
 _PER_DRAW = 1.4
 # Families in which the slope of a row's log likelihood in the linear predictor is bounded.
 _BOUNDED = ("bernoulli", "binomial", "categorical", "ordinal")
-# Least sd of a cell in other families, relative to those.
+# Least sd of a cell in other families, relative to a family with a bound.
 _STEEP = 0.25
 # Sd of the most exposed cell relative to a value's noise and spread, see `forecast`.
 _EXPOSED = 0.25

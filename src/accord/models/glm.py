@@ -312,11 +312,11 @@ def glm_within(
             warnings.simplefilter("ignore")
             return glm(study_of_made_up(ranges, longer, formula), formula, family, priors)
 
-    # errors of the made-up rows are errors of the document
-    built({})
     try:
         post = built({site: own.columns for site, own in here.items()})
     except (ValueError, ArithmeticError):
+        # errors of the made-up rows are errors of the document
+        built({})
         # no row may stop the others, nor show itself by an error
         here = {site: _without_errors(site, own, built) for site, own in here.items()}
         post = built({site: own.columns for site, own in here.items()})

@@ -641,9 +641,11 @@ def _searched(
         return np.asarray(_HIDDEN * np.hypot(noise.value(steep[own]), noise.value(expected)) / 2.0**0.5)
 
     def is_fine() -> np.ndarray | bool:
+        if noise is None:
+            return True
         # noise of a steep start would look like a mode
         curvature = np.linalg.norm(here.hessian, 2, axis=(1, 2))
-        return noise is None or steep <= _FINE * np.maximum(noise.near, np.sqrt(curvature))
+        return np.asarray(steep <= _FINE * np.maximum(noise.near, np.sqrt(curvature)))
 
     def at_main() -> np.ndarray:
         # F rises around the main mode, and is low at another mode near it

@@ -364,8 +364,8 @@ def _columns_as_declared(model: PrivateModel, first: Release, rows: int, names: 
     counted = share + _SURE * noise >= _COUNTED
     text = f"about {min(share, 1.0):.0%} of the rows count (at least {_COUNTED:.0%})"
     remedy = "" if counted else ": cells of the others do not fit into the ranges, as each site's own log has it"
-    mean = moments[0, 1:] / max(share, _COUNTED / 2.0)
-    variance = np.diagonal(moments)[1:] / max(share, _COUNTED / 2.0) - mean**2
+    moments = moments / max(share, _COUNTED / 2.0)
+    variance = np.diagonal(moments)[1:] - moments[0, 1:] ** 2
     sds = np.sqrt(np.maximum(variance + _ALLOWED * noise, 0.0))
     narrowest = int(np.argmin(sds)) if sds.size else 0
     found = float(sds.min(initial=1.0))

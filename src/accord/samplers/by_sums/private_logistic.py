@@ -191,9 +191,10 @@ class Logistic:
         return clipped_newton, arguments, {"coordinates": place, "gradients": 1 + len(place.origin)}
 
     def _unlike(self, first: Release, last: Release) -> tuple[float, float]:
-        """How the last Hessian differs from the first one, changed as for artificial columns, and this of its noise.
+        """The difference between the last Hessian and the expected one, and the largest difference that noise makes.
 
-        Differences are relative, in any direction.
+        The expected one is the first Hessian, changed as that of artificial columns. Differences are relative to it,
+        in the direction in which they are largest.
         """
         columns = gaussian_columns(first.hessian / first.hessian[0, 0])(generator(0, "columns"), ROWS)
 
