@@ -29,13 +29,14 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import log_softmax, ndtr
 
+from ...base.counters import generator
 from ...posterior.coarse import coarse
 from ...posterior.coordinates import Coordinates
 from ...posterior.potential import Potential, Shard
 from ...posterior.totals import of_rows
 from ...results.certificate import Check
 from .evaluations import raised
-from .private_model import Answer, Components, Release, Step, noised_hessians, parts_of
+from .private_model import Answer, Components, Release, Step, gaussian_columns, noised_hessians, parts_of
 
 # Share of the privacy budget for each step. The first step finds the position and the cut of the second one.
 SHARES = (0.2, 0.8)
@@ -43,6 +44,10 @@ SHARES = (0.2, 0.8)
 _RESIDUAL = 0.6
 # Cut of residuals in sds, and its upper limit in units of half the range of the response.
 _CUT, _WIDEST = 3.0, 2.0
+# Middles and sd of the kernels of residuals, and growth of the largest norm of a row by them.
+_MIDDLES, _KERNEL_SD, _GROWTH = np.array([-1.3, 0.0, 1.3]), 0.7, 1.001
+# Draws and artificial rows for the expected kernels, and their largest distance, in standard deviations.
+_DRAWN, _ROWS, _OFF = 200, 1000, 3.4
 # Points (H, s) of the mixture.
 _POINTS = 1000
 # Cells of the grid of log s, its first width, the log weight at which it ends, and how often it is refined.
@@ -66,7 +71,7 @@ def clipped_moments(
     scaled: Float[Array, "dim dim"],
     cut: Array,
 ) -> Float[Array, " number"]:
-    """Sums over rows of the blocks x r, the upper triangle of x x', and r^2.
+    """Sums over rows of the blocks x r, the upper triangle of x x', r^2, and of kernels of r.
 
     Columns and responses beyond their ranges count as the end of the range. A row that is not finite counts as zero.
 
@@ -87,9 +92,15 @@ def clipped_moments(
     # zero times infinity is not zero
     rows = jnp.where(counted[:, None], jnp.clip(rows, -1.0, 1.0), 0.0)
     columns = rows[:, :-1]
-    residuals = jnp.where(counted, jnp.clip(rows[:, -1] - columns @ x[:-1], -cut, cut), 0.0)
+    return jnp.concatenate(_numbers(jnp, columns, rows[:, -1] - columns @ x[:-1], cut))
+
+
+def _numbers(xp: Any, columns: Any, residuals: Any, cut: Any) -> list[Any]:
+    """The sums of rows. Rows of zeros do not count."""
+    clipped = xp.clip(residuals, -cut, cut)
     upper = np.triu_indices(columns.shape[1])
-    return jnp.concatenate([residuals @ columns, (columns.T @ columns)[upper], jnp.sum(residuals**2)[None]])
+    kernels = xp.exp(-0.5 * ((_CUT / cut * residuals[:, None] - _MIDDLES) / _KERNEL_SD) ** 2)
+    return [clipped @ columns, (columns.T @ columns)[upper], (clipped @ clipped)[None], xp.abs(columns[:, 0]) @ kernels]
 
 
 class _Seen(NamedTuple):
@@ -127,11 +138,15 @@ class Linear:
 
         A row z = (x, w r) has |x|^2 <= columns and |w r|^2 <= _RESIDUAL columns. Off the diagonal, numbers stand twice
         in z z', so that their noise has sqrt(2) less.
+
+        Kernels are small where |z| is large, so that they fit into almost the same largest norm. No kernel is negative,
+        so that no inner product of two rows is.
         """
         columns, cut = len(position) - 1, _CUT * float(np.exp(position[-1]))
-        weight = (_RESIDUAL * columns) ** 0.5 / cut
-        noise = 2.0**0.5 * (1.0 + _RESIDUAL) * columns / mu
-        return Step(cut, weight, noise / 2.0**0.5 / weight, noise, noise / weight**2)
+        weight, largest = (_RESIDUAL * columns) ** 0.5 / cut, _GROWTH * (1.0 + _RESIDUAL)
+        noise = 2.0**0.5 * largest * columns / mu
+        of_fit = (noise / columns / _kernel_weight(largest),) * len(_MIDDLES)
+        return Step(cut, weight, noise / 2.0**0.5 / weight, noise, noise / weight**2, of_fit)
 
     def given(
         self, releases: Sequence[Release], prior: tuple[np.ndarray, np.ndarray], rows: int, random: np.random.Generator
@@ -197,14 +212,44 @@ class Linear:
         self, releases: Sequence[Release], found: Components, precision: np.ndarray, rows: int
     ) -> np.ndarray:
         """The posterior's covariance if the sums had no noise."""
-        information = np.zeros_like(precision)
-        information[:-1, :-1] = raised(releases[-1].hessian, 0.0) * np.exp(-2.0 * found.centre[-1])
-        information[-1, -1] = 2.0 * rows
-        return np.linalg.inv(information + precision)
+        return np.linalg.inv(self._information(releases[-1], found, rows) + precision)
 
     def checks(self, found: Components, releases: Sequence[Release], rows: int) -> tuple[Check, ...]:
-        """No checks."""
-        return ()
+        """Whether kernels of the residuals have the sums of normal residuals."""
+        last, random = releases[-1], generator(0, "columns")
+        rows_counted = float(rows if self.all_count else np.clip(last.hessian[0, 0], 1.0, rows))
+        columns = gaussian_columns(last.hessian / rows_counted)(random, _ROWS)
+        draws, unit = found.draws(_DRAWN, random), _CUT / last.radius
+
+        def expected(middles: np.ndarray, parameters: np.ndarray, power: float) -> np.ndarray:
+            """Means of powers of a kernel, (draw, kernel)."""
+            off = unit * columns @ (parameters[:, :-1] - last.position[:-1]).T
+            own = _KERNEL_SD**2 / power
+            variance = (unit * np.exp(parameters[:, -1, None])) ** 2 + own
+            kernels = np.exp(-0.5 * (off[..., None] - middles) ** 2 / variance)
+            return np.asarray(kernels.mean(axis=0) * np.sqrt(own / variance))
+
+        each = expected(_MIDDLES, draws, 1.0)
+        mean = each.mean(axis=0)
+        slope = np.linalg.lstsq(draws - draws.mean(axis=0), each - mean, rcond=None)[0]
+        # two kernels make one between them
+        between, apart = np.add.outer(_MIDDLES, _MIDDLES) / 2.0, np.subtract.outer(_MIDDLES, _MIDDLES)
+        products = expected(between.ravel(), draws, 2.0).mean(axis=0).reshape(apart.shape)
+        products *= np.exp(-((apart / _KERNEL_SD / 2.0) ** 2))
+        root = np.linalg.cholesky(found.spread)
+        information = self._information(last, found, rows_counted)
+        sampled = root @ np.linalg.inv(raised(root.T @ information @ root, 1.0)) @ root.T
+        # the fit to the same rows hides a part of the differences
+        covariance = np.cov(each.T) - 2.0 * slope.T @ sampled @ slope + (products - np.outer(mean, mean)) / rows_counted
+        covariance += np.diag(np.square(last.of_fit)) / rows_counted**2
+        if not self.all_count:
+            covariance += np.outer(mean, mean) * (last.of_hessian / rows_counted) ** 2
+        difference = np.asarray(last.fit) / rows_counted - mean
+        off = float(difference @ np.linalg.solve(covariance, difference)) ** 0.5
+        holds = off <= _OFF
+        text = f"the law of the residuals differs from a normal one by {off:.2g} standard deviations (limit {_OFF:g})"
+        remedy = "" if holds else ": intervals of the residual sd are wrong, take log() of the response if it is skewed"
+        return (Check("normality", off, _OFF, holds, text + remedy),)
 
     def message(self, place: Coordinates, step: Step) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """The sum of moments. It differentiates nothing."""
@@ -214,14 +259,19 @@ class Linear:
         scaled[:-1, -1] = -place.origin[:-1] / half
         return clipped_moments, (scaled, np.float64(step.radius)), {"gradients": 1}
 
+    def _information(self, last: Release, found: Components, rows: float) -> np.ndarray:
+        """The information of the rows without noise, (dim, dim)."""
+        information = np.zeros_like(found.spread)
+        information[:-1, :-1] = raised(last.hessian, 0.0) * np.exp(-2.0 * found.centre[-1])
+        information[-1, -1] = 2.0 * rows
+        return information
+
 
 def answers(x: np.ndarray, y: np.ndarray, random: np.random.Generator) -> Answer:
     """The noised numbers of rows of columns and responses in units of half a range."""
-    hessian = (x.T @ x)[np.triu_indices(x.shape[1])]
 
     def answer(position: np.ndarray, step: Step) -> np.ndarray:
-        residuals = np.clip(y - x @ position[:-1], -step.radius, step.radius)
-        exact = np.concatenate([residuals @ x, hessian, [residuals @ residuals]])
+        exact = np.concatenate(_numbers(np, x, y - x @ position[:-1], step.radius))
         return exact + step.noise(x.shape[1]) * random.standard_normal(exact.size)
 
     return answer
@@ -257,6 +307,15 @@ def _weighted(seen: _Seen, hessians: np.ndarray, log_sd: np.ndarray) -> tuple[np
     kept = _kept(release.radius / np.sqrt(expected / rows))
     off_square = release.square - kept * expected
     return log_weight - 0.5 * np.log(of_square) - 0.5 * off_square**2 / of_square, found, covariance
+
+
+def _kernel_weight(largest: float) -> float:
+    """The weight of the kernels in the norm of a row, for a largest |z|^2 relative to the number of columns."""
+    sds = np.linspace(0.0, _CUT, 3001)
+    squares = np.exp(-(((sds[:, None] - _MIDDLES) / _KERNEL_SD) ** 2)).sum(axis=1)
+    left = largest**2 - (1.0 + _RESIDUAL * (sds / _CUT) ** 2) ** 2
+    # less than between two nodes
+    return float(0.999 * (left / squares).min() ** 0.5)
 
 
 def _kept(cut: np.ndarray) -> np.ndarray:

@@ -62,6 +62,8 @@ class Step(NamedTuple):
         Sds of the noise in the sum over all agents. Numbers off the diagonal have `of_hessian / sqrt(2)`.
     of_square
         Sd of the noise in the sum of squared residuals, None without this sum.
+    of_fit
+        Sd of the noise in each sum that only checks the law of the residuals.
     """
 
     radius: float
@@ -69,13 +71,14 @@ class Step(NamedTuple):
     of_gradient: float
     of_hessian: float
     of_square: float | None = None
+    of_fit: tuple[float, ...] = ()
 
     def noise(self, columns: int) -> Float[np.ndarray, " number"]:
-        """The sd of each number's noise: gradient, Hessian and sum of squares, for a number of columns."""
+        """The sd of each number's noise: gradient, Hessian, sum of squares and others, for a number of columns."""
         upper = np.triu_indices(columns)
         off = np.where(upper[0] == upper[1], 1.0, 2.0**-0.5)
         square = [] if self.of_square is None else [self.of_square]
-        return np.concatenate([np.full(columns, self.of_gradient), self.of_hessian * off, square])
+        return np.concatenate([np.full(columns, self.of_gradient), self.of_hessian * off, square, self.of_fit])
 
 
 class Release(NamedTuple):
@@ -94,6 +97,8 @@ class Release(NamedTuple):
         As in `Step`.
     square, of_square
         The noised sum of squared residuals and the sd of its noise, 0 without this sum.
+    fit, of_fit
+        The noised sums that only check the law of the residuals, and sds of their noise.
     """
 
     position: np.ndarray
@@ -104,19 +109,24 @@ class Release(NamedTuple):
     radius: float = np.inf
     square: float = 0.0
     of_square: float = 0.0
+    fit: np.ndarray | tuple[float, ...] = ()
+    of_fit: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, position: np.ndarray, step: Step, numbers: np.ndarray) -> Release:
         """The release of flat numbers at a position."""
         columns = len(position) - (step.of_square is not None)
-        gradient, upper, square = np.split(numbers, [columns, columns + columns * (columns + 1) // 2])
+        ends = np.cumsum([columns, columns * (columns + 1) // 2, step.of_square is not None])
+        gradient, upper, square, fit = np.split(numbers, ends)
         noise = (step.of_gradient, step.of_hessian, step.radius)
-        return cls(position, gradient, unpacked(upper, columns), *noise, float(square.sum()), step.of_square or 0.0)
+        squares = float(square.sum()), step.of_square or 0.0
+        return cls(position, gradient, unpacked(upper, columns), *noise, *squares, fit, step.of_fit)
 
     @property
     def sds(self) -> dict[str, float]:
         """Sds of the noise by name."""
         found = {"gradient": self.of_gradient, "hessian": self.of_hessian, "square": self.of_square}
+        found |= {"fit": max(self.of_fit, default=0.0)}
         return {name: float(sd) for name, sd in found.items() if sd > 0.0}
 
 
@@ -305,6 +315,7 @@ class Budget(NamedTuple):
             of_gradient=noise * step.of_gradient,
             of_hessian=noise * self.share**0.5 * step.of_hessian,
             of_square=None if step.of_square is None else noise * step.of_square,
+            of_fit=tuple(noise * one for one in step.of_fit),
         )
 
     def released(

@@ -11,7 +11,8 @@ declared range if that is nearer. The score has mean zero at the position, so cl
 
 with kappa the derivative of E psi by the linear predictor, and q <= 1 a weight that bounds the norm of a row. As a, b,
 kappa and q depend on the row's columns only, H is the derivative of the expected gradient at the position. All three
-follow from the Poisson distribution in closed form.
+follow from the Poisson distribution in closed form. A third sum checks the dispersion: of q (psi_2^2 - V_2), with a
+wider cut and the variance V_2 of the score psi_2 at the position.
 
 The first position has the same mean for all rows. The position and the cut of a later step follow from earlier ones.
 """
@@ -33,6 +34,7 @@ from ...posterior.coarse import coarse
 from ...posterior.coordinates import Coordinates
 from ...posterior.potential import Potential, Shard
 from ...posterior.totals import of_rows
+from ...results.certificate import Check
 from .evaluations import raised
 from .private_logistic import ROWS, Bend, Logistic
 from .private_model import Answer, Components, Release, Step, gaussian_columns, parts_of
@@ -45,6 +47,10 @@ _CUT = 1.35
 _HESSIAN = 1.0
 # Weight of the Hessian of a row that has this norm, in mean counts.
 _HEAVY = 0.8
+# Cut of the dispersion, relative to the other one, and the weight of the dispersion in the norm of a row.
+_WIDER, _DISPERSION = 2.0, 0.5
+# Draws for the expected dispersion, and its largest distance from 1, in standard deviations.
+_DRAWN, _OFF = 100, 3.0
 # Least linear predictor of a row.
 _LEAST = -30.0
 # Sd of the linear predictor in a simulation.
@@ -64,6 +70,8 @@ class Score(NamedTuple):
         Derivatives of these means by the linear predictor, (row,).
     weight
         Weights of rows, (row,).
+    wide
+        Ends of the wider cut, means of counts clipped there, and their variances, (4, row).
     """
 
     low: Any
@@ -71,6 +79,7 @@ class Score(NamedTuple):
     expected: Any
     slope: Any
     weight: Any
+    wide: Any
 
 
 def score(xp: Any, mean: Any, ends: Any, cut: Any) -> Score:
@@ -81,9 +90,15 @@ def score(xp: Any, mean: Any, ends: Any, cut: Any) -> Score:
     low, high = (xp.clip(xp.full_like(mean, end), mean - cut, mean + cut) for end in (ends[0], ends[1]))
     expected, slope, _ = clipped(xp, mean, low, high)
     largest = xp.maximum(expected - low, high - expected)
+    far = _WIDER * cut
+    wide = [xp.clip(xp.full_like(mean, end), mean - far, mean + far) for end in (ends[0], ends[1])]
+    middle, _, variance = clipped(xp, mean, *wide)
+    square = xp.maximum(middle - wide[0], wide[1] - middle) ** 2
+    spread = _DISPERSION / far**2 * xp.maximum(square - variance, variance)
     # relative to the largest norm of a gradient
-    norm = xp.sqrt(largest**2 + _HESSIAN * (slope / _level(cut)) ** 2 * cut**2) / cut
-    return Score(low, high, expected, slope, (1.0 + _HESSIAN) ** 0.5 / xp.maximum(norm, (1.0 + _HESSIAN) ** 0.5))
+    norm = xp.sqrt((largest / cut) ** 2 + _HESSIAN * (slope / _level(cut)) ** 2 + spread**2)
+    weight = (1.0 + _HESSIAN) ** 0.5 / xp.maximum(norm, (1.0 + _HESSIAN) ** 0.5)
+    return Score(low, high, expected, slope, weight, (*wide, middle, variance))
 
 
 def _level(cut: Any) -> Any:
@@ -128,7 +143,7 @@ def clipped_scores(
     ends: Float[Array, " 2"],
     cut: Array,
 ) -> Float[Array, " number"]:
-    """Sums over rows of scores and of the upper triangle of their Hessian.
+    """Sums over rows of scores, of the upper triangle of their Hessian, and of their dispersion.
 
     Columns beyond their ranges count as the end of the range. A row that is not finite counts as zero.
 
@@ -158,11 +173,14 @@ def clipped_scores(
 
 
 def _numbers(xp: Any, columns: Any, response: Any, mean: Any, ends: Any, cut: Any) -> list[Any]:
-    """The gradient and the upper triangle of the Hessian of rows."""
+    """The gradient, the upper triangle of the Hessian and the dispersion of rows. Rows of zeros do not count."""
     found = score(xp, mean, ends, cut)
     residuals = found.weight * (xp.clip(response, found.low, found.high) - found.expected)
     hessian = (columns * (found.weight * found.slope)[:, None]).T @ columns
-    return [residuals @ columns, hessian[np.triu_indices(columns.shape[1])]]
+    low, high, middle, variance = found.wide
+    squares = (xp.clip(response, low, high) - middle) ** 2 - variance
+    dispersion = columns[:, 0] * found.weight @ squares
+    return [residuals @ columns, hessian[np.triu_indices(columns.shape[1])], dispersion[None]]
 
 
 @dataclass(frozen=True)
@@ -204,7 +222,9 @@ class PoissonScores(Logistic):
         # sqrt(weight^2 / 2) |Hessian| is this share of the largest gradient
         weight = (2.0 * _HESSIAN) ** 0.5 * cut / (_level(cut) * root)
         of_gradient = 2.0 * cut * root * (1.0 + _HESSIAN) ** 0.5 / mu
-        return Step(cut, weight, of_gradient, of_gradient / weight)
+        # the dispersion has a norm relative to the largest gradient
+        of_fit = of_gradient * (_WIDER * cut) ** 2 / (_DISPERSION * cut * root)
+        return Step(cut, weight, of_gradient, of_gradient / weight, of_fit=(of_fit,))
 
     def simulated(self, x: np.ndarray, truth: np.ndarray, random: np.random.Generator) -> Answer:
         """Simulated answers for simulated responses, given columns and parameters."""
@@ -241,6 +261,32 @@ class PoissonScores(Logistic):
         ridge = 1e-6 * np.trace(hessian) / len(hessian) * np.eye(len(hessian))
         share = np.trace(np.linalg.solve(hessian + ridge, (columns * mean[:, None]).T @ columns + ridge)) / len(hessian)
         return np.linalg.inv(share * raised(last.hessian, 0.0) + precision)
+
+    def checks(self, found: Components, releases: Sequence[Release], rows: int) -> tuple[Check, ...]:
+        """Whether the counts have the variance of Poisson counts as well."""
+        last, random = releases[-1], generator(0, "columns")
+        columns = gaussian_columns(_relative(releases[0]))(random, ROWS)
+        at = score(np, self._mean(columns @ last.position), self.ends, last.radius)
+        low, high, middle, variance = at.wide
+        counted = min(releases[0].hessian[0, 0] / float(self._weight(np.zeros(1), releases[0])[0]), float(rows))
+        each = []
+        for draw in found.draws(_DRAWN, random):
+            expected, _, there = clipped(np, self._mean(columns @ draw), low, high)
+            each.append(at.weight @ (there + (expected - middle) ** 2))
+        # per row
+        mean, usual = np.mean(each) / ROWS, at.weight @ variance / ROWS
+        # of squares with this variance: that of a normal number, and more for few counts
+        sampled = at.weight**2 @ (2.0 * variance**2 + variance) / ROWS
+        noise = (np.var(each) / ROWS**2 + sampled / counted + (last.of_fit[0] / counted) ** 2) ** 0.5 / mean
+        dispersion = (float(last.fit[0]) / counted + usual) / mean
+        off = float(np.abs(dispersion - 1.0) / noise)
+        holds = off <= _OFF
+        text = f"the variance of the counts is about {dispersion:.2f} +- {noise:.2f} times that of Poisson counts"
+        remedy = "" if holds else ": intervals do not cover"
+        return (
+            *super().checks(found, releases, rows),
+            Check("dispersion", off, _OFF, holds, f"{text} ({off:.2g} standard deviations, limit {_OFF:g}){remedy}"),
+        )
 
     def message(self, place: Coordinates, step: Step) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """The sum of scores. It differentiates nothing."""
