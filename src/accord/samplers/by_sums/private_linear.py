@@ -36,7 +36,7 @@ from ...posterior.potential import Potential, Shard
 from ...posterior.totals import of_rows
 from ...results.certificate import Check
 from .evaluations import raised
-from .private_model import Answer, Components, Release, Step, gaussian_columns, noised_hessians, parts_of
+from .private_model import Answer, Components, Release, Step, noised_hessians, parts_of
 
 # Share of the privacy budget for each step. The first step finds the position and the cut of the second one.
 SHARES = (0.2, 0.8)
@@ -46,8 +46,10 @@ _RESIDUAL = 0.6
 _CUT, _WIDEST = 3.0, 2.0
 # Middles and sd of the kernels of residuals, and growth of the largest norm of a row by them.
 _MIDDLES, _KERNEL_SD, _GROWTH = np.array([-1.3, 0.0, 1.3]), 0.7, 1.001
-# Draws and artificial rows for the expected kernels, and their largest distance, in standard deviations.
-_DRAWN, _ROWS, _OFF = 200, 1000, 3.4
+# Draws for the expected kernels, repetitions for the variance of residuals, and its limits in units of the kernels.
+_DRAWN, _REPEATED, _VARIANCES = 1000, 5, (0.01, 9.0)
+# Largest distance of the kernels from the expected ones, in standard deviations.
+_OFF = 3.6
 # Points (H, s) of the mixture.
 _POINTS = 1000
 # Cells of the grid of log s, its first width, the log weight at which it ends, and how often it is refined.
@@ -212,39 +214,44 @@ class Linear:
         self, releases: Sequence[Release], found: Components, precision: np.ndarray, rows: int
     ) -> np.ndarray:
         """The posterior's covariance if the sums had no noise."""
-        return np.linalg.inv(self._information(releases[-1], found, rows) + precision)
+        information = np.zeros_like(precision)
+        information[:-1, :-1] = raised(releases[-1].hessian, 0.0) * np.exp(-2.0 * found.centre[-1])
+        information[-1, -1] = 2.0 * rows
+        return np.linalg.inv(information + precision)
 
     def checks(self, found: Components, releases: Sequence[Release], rows: int) -> tuple[Check, ...]:
         """Whether kernels of the residuals have the sums of normal residuals."""
-        last, random = releases[-1], generator(0, "columns")
-        rows_counted = float(rows if self.all_count else np.clip(last.hessian[0, 0], 1.0, rows))
-        columns = gaussian_columns(last.hessian / rows_counted)(random, _ROWS)
-        draws, unit = found.draws(_DRAWN, random), _CUT / last.radius
+        last, normals = releases[-1], generator(0, "kernels").standard_normal((3, _DRAWN))
+        counted = np.full(_DRAWN, float(rows))
+        if not self.all_count:
+            counted = np.clip(last.hessian[0, 0] + last.of_hessian * normals[0], 1.0, rows)
+        # mean and variance of residuals at the position, in units of the kernels
+        unit = _CUT / last.radius
+        middle = unit * (last.gradient[0] + last.of_gradient * normals[1]) / counted
+        square = unit**2 * (last.square + last.of_square * normals[2]) / counted
+        variance = np.clip(square - middle**2, *_VARIANCES)
+        for _ in range(_REPEATED):
+            variance = np.clip(square / _kept(_CUT / np.sqrt(variance)) - middle**2, *_VARIANCES)
 
-        def expected(middles: np.ndarray, parameters: np.ndarray, power: float) -> np.ndarray:
-            """Means of powers of a kernel, (draw, kernel)."""
-            off = unit * columns @ (parameters[:, :-1] - last.position[:-1]).T
-            own = _KERNEL_SD**2 / power
-            variance = (unit * np.exp(parameters[:, -1, None])) ** 2 + own
-            kernels = np.exp(-0.5 * (off[..., None] - middles) ** 2 / variance)
-            return np.asarray(kernels.mean(axis=0) * np.sqrt(own / variance))
+        def expected(middles: np.ndarray, own: float) -> np.ndarray:
+            """Expected sums of kernels with a variance of their own, (draw, kernel)."""
+            total = variance[:, None] + own
+            apart = middle[:, None] - middles
+            return np.asarray(counted[:, None] * np.sqrt(own / total) * np.exp(-0.5 * apart**2 / total))
 
-        each = expected(_MIDDLES, draws, 1.0)
-        mean = each.mean(axis=0)
-        slope = np.linalg.lstsq(draws - draws.mean(axis=0), each - mean, rcond=None)[0]
+        each = expected(_MIDDLES, _KERNEL_SD**2)
+        mean, usual = each.mean(axis=0), variance.mean()
         # two kernels make one between them
         between, apart = np.add.outer(_MIDDLES, _MIDDLES) / 2.0, np.subtract.outer(_MIDDLES, _MIDDLES)
-        products = expected(between.ravel(), draws, 2.0).mean(axis=0).reshape(apart.shape)
+        products = expected(between.ravel(), _KERNEL_SD**2 / 2.0).mean(axis=0).reshape(apart.shape)
         products *= np.exp(-((apart / _KERNEL_SD / 2.0) ** 2))
-        root = np.linalg.cholesky(found.spread)
-        information = self._information(last, found, rows_counted)
-        sampled = root @ np.linalg.inv(raised(root.T @ information @ root, 1.0)) @ root.T
-        # the fit to the same rows hides a part of the differences
-        covariance = np.cov(each.T) - 2.0 * slope.T @ sampled @ slope + (products - np.outer(mean, mean)) / rows_counted
-        covariance += np.diag(np.square(last.of_fit)) / rows_counted**2
-        if not self.all_count:
-            covariance += np.outer(mean, mean) * (last.of_hessian / rows_counted) ** 2
-        difference = np.asarray(last.fit) / rows_counted - mean
+        # mean and variance follow from the same rows, which hides a part of the differences
+        away = (middle.mean() - _MIDDLES) / np.sqrt(usual + _KERNEL_SD**2)
+        share = usual / (usual + _KERNEL_SD**2)
+        by_mean, by_log_sd = -away * share**0.5 * mean, share * (away**2 - 1.0) * mean
+        hidden = np.outer(mean, mean) + np.outer(by_mean, by_mean) + np.outer(by_log_sd, by_log_sd) / 2.0
+        covariance = products - hidden / counted.mean() + np.cov(each.T) + np.diag(np.square(last.of_fit))
+        difference = np.asarray(last.fit) - mean
         off = float(difference @ np.linalg.solve(covariance, difference)) ** 0.5
         holds = off <= _OFF
         text = f"the law of the residuals differs from a normal one by {off:.2g} standard deviations (limit {_OFF:g})"
@@ -258,13 +265,6 @@ class Linear:
         scaled[:-1, :-1] = place.factor[:-1, :-1] / half
         scaled[:-1, -1] = -place.origin[:-1] / half
         return clipped_moments, (scaled, np.float64(step.radius)), {"gradients": 1}
-
-    def _information(self, last: Release, found: Components, rows: float) -> np.ndarray:
-        """The information of the rows without noise, (dim, dim)."""
-        information = np.zeros_like(found.spread)
-        information[:-1, :-1] = raised(last.hessian, 0.0) * np.exp(-2.0 * found.centre[-1])
-        information[-1, -1] = 2.0 * rows
-        return information
 
 
 def answers(x: np.ndarray, y: np.ndarray, random: np.random.Generator) -> Answer:
