@@ -11,8 +11,10 @@ declared range if that is nearer. The score has mean zero at the position, so cl
 
 with kappa the derivative of E psi by the linear predictor, and q <= 1 a weight that bounds the norm of a row. As a, b,
 kappa and q depend on the row's columns only, H is the derivative of the expected gradient at the position. All three
-follow from the Poisson distribution in closed form. A third sum checks the dispersion: of q (psi_2^2 - V_2), with a
-wider cut and the variance V_2 of the score psi_2 at the position.
+follow from the Poisson distribution in closed form.
+
+A third sum only checks the dispersion: sum q (psi^2 - psi - V), with a wider cut, and V = E psi^2 at the position. It
+has mean zero, and its mean hardly changes with m, as the variance of a Poisson count is m (Cameron and Trivedi 1990).
 
 The first position has the same mean for all rows. The position and the cut of a later step follow from earlier ones.
 """
@@ -47,10 +49,10 @@ _CUT = 1.35
 _HESSIAN = 1.0
 # Weight of the Hessian of a row that has this norm, in mean counts.
 _HEAVY = 0.8
-# Cut of the dispersion, relative to the other one, and the weight of the dispersion in the norm of a row.
-_WIDER, _DISPERSION = 2.0, 0.5
+# Cut for the dispersion, relative to the other one, its least value, and the weight of the dispersion in a row's norm.
+_WIDER, _WIDEST, _DISPERSION = 2.0, 2.0, 0.5
 # Draws for the expected dispersion, and its largest distance from 1, in standard deviations.
-_DRAWN, _OFF = 100, 3.0
+_DRAWN, _OFF = 100, 2.6
 # Least linear predictor of a row.
 _LEAST = -30.0
 # Sd of the linear predictor in a simulation.
@@ -90,15 +92,21 @@ def score(xp: Any, mean: Any, ends: Any, cut: Any) -> Score:
     low, high = (xp.clip(xp.full_like(mean, end), mean - cut, mean + cut) for end in (ends[0], ends[1]))
     expected, slope, _ = clipped(xp, mean, low, high)
     largest = xp.maximum(expected - low, high - expected)
-    far = _WIDER * cut
+    far = _far(xp, cut)
     wide = [xp.clip(xp.full_like(mean, end), mean - far, mean + far) for end in (ends[0], ends[1])]
     middle, _, variance = clipped(xp, mean, *wide)
-    square = xp.maximum(middle - wide[0], wide[1] - middle) ** 2
-    spread = _DISPERSION / far**2 * xp.maximum(square - variance, variance)
+    below, above = ((end - middle) * (end - middle - 1.0) - variance for end in wide)
+    # the least value is that half a count above the mean
+    dispersed = xp.maximum(xp.maximum(below, above), variance + 0.25) * _DISPERSION / (far * (far - 1.0))
     # relative to the largest norm of a gradient
-    norm = xp.sqrt((largest / cut) ** 2 + _HESSIAN * (slope / _level(cut)) ** 2 + spread**2)
+    norm = xp.sqrt((largest / cut) ** 2 + _HESSIAN * (slope / _level(cut)) ** 2 + dispersed**2)
     weight = (1.0 + _HESSIAN) ** 0.5 / xp.maximum(norm, (1.0 + _HESSIAN) ** 0.5)
     return Score(low, high, expected, slope, weight, (*wide, middle, variance))
+
+
+def _far(xp: Any, cut: Any) -> Any:
+    """The wider cut."""
+    return xp.maximum(_WIDER * cut, _WIDEST)
 
 
 def _level(cut: Any) -> Any:
@@ -178,8 +186,8 @@ def _numbers(xp: Any, columns: Any, response: Any, mean: Any, ends: Any, cut: An
     residuals = found.weight * (xp.clip(response, found.low, found.high) - found.expected)
     hessian = (columns * (found.weight * found.slope)[:, None]).T @ columns
     low, high, middle, variance = found.wide
-    squares = (xp.clip(response, low, high) - middle) ** 2 - variance
-    dispersion = columns[:, 0] * found.weight @ squares
+    wider = xp.clip(response, low, high) - middle
+    dispersion = columns[:, 0] * found.weight @ (wider**2 - wider - variance)
     return [residuals @ columns, hessian[np.triu_indices(columns.shape[1])], dispersion[None]]
 
 
@@ -223,7 +231,8 @@ class PoissonScores(Logistic):
         weight = (2.0 * _HESSIAN) ** 0.5 * cut / (_level(cut) * root)
         of_gradient = 2.0 * cut * root * (1.0 + _HESSIAN) ** 0.5 / mu
         # the dispersion has a norm relative to the largest gradient
-        of_fit = of_gradient * (_WIDER * cut) ** 2 / (_DISPERSION * cut * root)
+        far = float(_far(np, cut))
+        of_fit = of_gradient * far * (far - 1.0) / (_DISPERSION * cut * root)
         return Step(cut, weight, of_gradient, of_gradient / weight, of_fit=(of_fit,))
 
     def simulated(self, x: np.ndarray, truth: np.ndarray, random: np.random.Generator) -> Answer:
@@ -268,17 +277,15 @@ class PoissonScores(Logistic):
         columns = gaussian_columns(_relative(releases[0]))(random, ROWS)
         at = score(np, self._mean(columns @ last.position), self.ends, last.radius)
         low, high, middle, variance = at.wide
-        counted = min(releases[0].hessian[0, 0] / float(self._weight(np.zeros(1), releases[0])[0]), float(rows))
+        counted = rows * float(np.clip(self.moments(releases[0], rows)[0, 0], 1.0 / rows, 1.0))
         each = []
         for draw in found.draws(_DRAWN, random):
             expected, _, there = clipped(np, self._mean(columns @ draw), low, high)
-            each.append(at.weight @ (there + (expected - middle) ** 2))
-        # per row
-        mean, usual = np.mean(each) / ROWS, at.weight @ variance / ROWS
-        # of squares with this variance: that of a normal number, and more for few counts
-        sampled = at.weight**2 @ (2.0 * variance**2 + variance) / ROWS
-        noise = (np.var(each) / ROWS**2 + sampled / counted + (last.of_fit[0] / counted) ** 2) ** 0.5 / mean
-        dispersion = (float(last.fit[0]) / counted + usual) / mean
+            off = expected - middle
+            each.append(at.weight @ (there + off**2 - off - variance) / ROWS)
+        usual, sampled = (at.weight**power @ variance**power / ROWS for power in (1.0, 2.0))
+        dispersion = 1.0 + (float(last.fit[0]) / counted - np.mean(each)) / usual
+        noise = (np.var(each) + 2.0 * sampled / counted + (last.of_fit[0] / counted) ** 2) ** 0.5 / usual
         off = float(np.abs(dispersion - 1.0) / noise)
         holds = off <= _OFF
         text = f"the variance of the counts is about {dispersion:.2f} +- {noise:.2f} times that of Poisson counts"
