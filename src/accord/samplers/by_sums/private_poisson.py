@@ -53,6 +53,8 @@ _HEAVY = 0.8
 _WIDER, _WIDEST, _DISPERSION = 2.0, 2.0, 0.5
 # Draws for the expected dispersion, and its largest distance from 1, in standard deviations.
 _DRAWN, _OFF = 100, 2.6
+# Sd of the expected dispersion, relative to its change since the position.
+_UNSURE = 0.5
 # Least linear predictor of a row.
 _LEAST = -30.0
 # Sd of the linear predictor in a simulation.
@@ -281,15 +283,17 @@ class PoissonScores(Logistic):
         each = []
         for draw in found.draws(_DRAWN, random):
             expected, _, there = clipped(np, self._mean(columns @ draw), low, high)
-            off = expected - middle
-            each.append(at.weight @ (there + off**2 - off - variance) / ROWS)
+            change = expected - middle
+            each.append(at.weight @ (there + change**2 - change - variance) / ROWS)
         usual, sampled = (at.weight**power @ variance**power / ROWS for power in (1.0, 2.0))
-        dispersion = 1.0 + (float(last.fit[0]) / counted - np.mean(each)) / usual
-        noise = (np.var(each) + 2.0 * sampled / counted + (last.of_fit[0] / counted) ** 2) ** 0.5 / usual
-        off = float(np.abs(dispersion - 1.0) / noise)
+        dispersion = float(1.0 + (last.fit[0] / counted - np.mean(each)) / usual)
+        # the change since the position is that of artificial columns, so it is uncertain too
+        by_draws = np.var(each) + (_UNSURE * np.mean(each)) ** 2
+        noise = float((by_draws + 2.0 * sampled / counted + (last.of_fit[0] / counted) ** 2) ** 0.5 / usual)
+        off = abs(dispersion - 1.0) / noise
         holds = off <= _OFF
         text = f"the variance of the counts is about {dispersion:.2f} +- {noise:.2f} times that of Poisson counts"
-        remedy = "" if holds else ": intervals do not cover"
+        remedy = "" if holds else ": intervals do not cover, a negative binomial regression may"
         return (
             *super().checks(found, releases, rows),
             Check("dispersion", off, _OFF, holds, f"{text} ({off:.2g} standard deviations, limit {_OFF:g}){remedy}"),
