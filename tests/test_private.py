@@ -175,14 +175,25 @@ def test_a_replaced_row_of_a_linear_regression_changes_sums_by_at_most_mu_sds(di
     x = np.vstack([corners, rng.uniform(-1.0, 1.0, (20, dim)), 50.0 * corners[:5], 1e-3 * corners[:5]])
     x = np.vstack([x, np.sign(rng.standard_normal((20, dim)))])
     x[:, 0] = 1.0
-    y = np.tile([-1.0, 1.0, 30.0, -30.0, 0.0], len(x))
-    x = np.repeat(x, 5, axis=0)
     step = model.step(position, mu, ())
+    # far responses, and residuals in the middle and near the shoulders of the kernels
+    y = np.concatenate([np.tile([-1.0, 1.0, 30.0, -30.0], (len(x), 1)), np.zeros((len(x), 5))], axis=1)
+    y[:, 4:] = (x @ position[:-1])[:, None] + step.radius * np.array([0.0, -0.43, 0.2, 0.43, 0.6])
+    x, y = np.repeat(x, 9, axis=0), y.ravel()
     each = moments_of_rows(x, y, position, step) / step.noise(dim)
     apart = np.sqrt(np.maximum(0.0, np.sum((each[:, None] - each) ** 2, axis=2)))
     assert apart.max() <= mu * (1.0 + 1e-9)
     # the bound is nearly attained
     assert apart.max() > 0.9 * mu
+
+
+def test_kernels_of_residuals_fit_into_the_norm_of_a_row():
+    square, largest = np.linspace(0.0, 1.5, 100_001), private_linear._GROWTH * (1.0 + private_linear._RESIDUAL)
+    sds = private_linear._CUT * square[:, None] ** 0.5
+    kernels = np.exp(-(((sds - private_linear._MIDDLES) / private_linear._KERNEL_SD) ** 2)).sum(axis=1)
+    moments = (1.0 + private_linear._RESIDUAL * np.minimum(square, 1.0)) ** 2
+    norm = np.sqrt(moments + private_linear._kernel_weight(largest) ** 2 * kernels)
+    assert 0.998 * largest < norm.max() <= largest
 
 
 def test_a_row_that_overflows_counts_as_zero():
@@ -208,7 +219,7 @@ def test_numbers_of_a_linear_regression_are_moments_in_units_of_half_a_range():
         X, y = (np.asarray(part)[0] for part in post.stacked().rows)
     low, high = np.array([RANGES[name] for name in NAMES], float).T
     x = np.where(high > low, (X - (low + high) / 2.0) / np.where(high > low, (high - low) / 2.0, 1.0), 1.0)
-    quiet = step._replace(of_gradient=0.0, of_hessian=0.0, of_square=0.0)
+    quiet = step._replace(of_gradient=0.0, of_hessian=0.0, of_square=0.0, of_fit=(0.0,) * 3)
     exact = private_linear.answers(x, (y - 5.0) / 5.0, np.random.default_rng(0))(position, quiet)
     np.testing.assert_allclose(found, exact, rtol=1e-9, atol=1e-9)
     # a position in these coordinates predicts the response
@@ -255,8 +266,8 @@ def test_a_replaced_row_of_a_poisson_regression_changes_sums_by_at_most_mu_sds(d
     along = np.where(position == 0.0, 1.0, np.sign(position))
     x = np.vstack([corners, along, -along, 50.0 * corners[:5], 1e-3 * corners[:5], rng.uniform(-1.0, 1.0, (20, dim))])
     x[:, 0] = 1.0
-    y = np.tile([0.0, 1.0, 3.0, 8.0, 20.0, 1e6], len(x))
-    x = np.repeat(x, 6, axis=0)
+    y = np.tile([0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 20.0, 1e6], len(x))
+    x = np.repeat(x, 8, axis=0)
     post = accord.models.poisson_regression([(a[None], b[None]) for a, b in zip(x, y, strict=True)])
     place = Coordinates(np.zeros(dim), np.eye(dim))
     first = model.step(model.start(dim), mu, ())
@@ -279,7 +290,7 @@ def test_numbers_of_a_poisson_regression_are_scores_in_units_of_half_a_range():
     (found,) = poisson_numbers(post, place, model, position, step)
     X, y = (np.asarray(part)[0] for part in post.stacked().rows)
     x = X @ place.factor
-    quiet = step._replace(of_gradient=0.0, of_hessian=0.0)
+    quiet = step._replace(of_gradient=0.0, of_hessian=0.0, of_fit=(0.0,))
     exact = model.answers(x, y, np.random.default_rng(0))(position, quiet)
     np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-6)
     # a position in these coordinates predicts the response
@@ -291,7 +302,7 @@ def test_numbers_of_a_poisson_regression_are_scores_in_units_of_half_a_range():
     for truth in (position, other):
         counts = random.poisson(model._mean(x @ truth))
         numbers = model.answers(x, counts, random)(position, quiet)
-        hessian = unpacked(numbers[4:], 4)
+        hessian = unpacked(numbers[4:14], 4)
         off = numbers[:4] - hessian @ (truth - position)
         assert (np.abs(off) < 4.0 * np.sqrt(np.diagonal(hessian))).all()
 
@@ -461,7 +472,7 @@ def test_draws_of_a_linear_regression_are_near_the_posterior_and_wider(agents, b
     # the noise of this run
     assert (off < 4.5 * np.sqrt(wider**2 - 1.0) + 0.15).all()
     assert run.certificate.holds and run.traffic.sums == 2
-    assert set(run.private["noise"][1]) == {"gradient", "hessian", "square"}
+    assert set(run.private["noise"][1]) == {"gradient", "hessian", "square", "fit"}
 
 
 @pytest.mark.parametrize("prior_variance", [0.1, 100.0])
@@ -517,6 +528,48 @@ def test_intervals_of_linear_regressions_do_not_cover_if_the_noise_is_larger_tha
 def test_heavy_tails_leave_intervals_of_coefficients_right():
     inside = linear_intervals(100, 5000, 5, 1.0, residuals=lambda random, n: random.standard_t(4, n) / 2.0**0.5)
     assert inside[:, :-1].mean() > 0.86
+
+
+def normality(residuals, seeds, count=5000, dim=3, epsilon=1.0, model=None):
+    """Checks of normality, one for each seed. One column in ten of a model that does not count all rows is zero."""
+    model, budget = model or Linear(), Budget(strength(epsilon, 1e-6), 1.0)
+    prior, checks = (np.zeros(dim + 1), np.eye(dim + 1) / 6.25), []
+    for seed in range(seeds):
+        random = np.random.default_rng(seed)
+        x = random.uniform(-1.0, 1.0, (count, dim))
+        x[:, 0] = 1.0
+        y = np.clip(x @ np.full(dim, 0.1) + 0.12 * residuals(random, count), -1.0, 1.0)
+        if not model.all_count:
+            x[::10], y[::10] = 0.0, 0.0
+        releases, found = budget.released(
+            model, dim + 1, count, private_linear.answers(x, y, random), lambda at: prior, seed
+        )
+        checks += model.checks(found, releases, count)
+    return checks
+
+
+@pytest.mark.parametrize("model", [Linear(), Linear(all_count=False)])
+def test_the_distance_from_normal_residuals_has_its_law(model):
+    checks = normality(lambda random, count: random.standard_normal(count), 60, model=model)
+    # a square is chi-squared with 3 degrees of freedom
+    squares = np.square([check.found for check in checks])
+    assert squares.mean() == pytest.approx(3.0, abs=4.0 * (6.0 / 60.0) ** 0.5)
+    assert sum(not check.holds for check in checks) <= 2
+
+
+@pytest.mark.parametrize(
+    "residuals",
+    [
+        lambda random, count: random.standard_t(4, count) / 2.0**0.5,
+        lambda random, count: random.laplace(size=count) / 2.0**0.5,
+        lambda random, count: random.exponential(size=count) - 1.0,
+        lambda random, count: np.where(random.random(count) < 0.02, 30.0, random.standard_normal(count)),
+    ],
+    ids=["student", "laplace", "exponential", "outside the range"],
+)
+def test_residuals_that_are_not_normal_fail_the_certificate(residuals):
+    checks = normality(residuals, 5)
+    assert not any(check.holds for check in checks) and "from a normal one" in checks[0].text
 
 
 @pytest.mark.parametrize("cut", [0.5, 2.0, 3.0])
@@ -600,6 +653,47 @@ def test_intervals_of_poisson_regressions_cover(count, dim, epsilon, mean, ends)
 @pytest.mark.long
 def test_intervals_of_poisson_regressions_do_not_cover_if_the_noise_is_larger_than_planned():
     assert poisson_intervals(60, 5000, 5, 1.0, 2.0, (0.0, 20.0), louder=2.0).mean() < 0.85
+
+
+def dispersions(counts, seeds, mean, ends, count=5000, dim=3, epsilon=1.0):
+    """Checks of dispersion, one for each seed."""
+    model, budget = PoissonScores(ends), Budget(strength(epsilon, 1e-6), 1.0)
+    prior, checks = (np.zeros(dim), np.eye(dim) / 6.25), []
+    for seed in range(seeds):
+        random = np.random.default_rng(seed)
+        x = random.uniform(-1.0, 1.0, (count, dim))
+        x[:, 0] = 1.0
+        answer = model.answers(x, counts(random, mean * np.exp(x[:, 1:] @ np.full(dim - 1, 0.4))), random)
+        releases, found = budget.released(model, dim, count, answer, lambda at: prior, seed)
+        checks += [check for check in model.checks(found, releases, count) if check.name == "dispersion"]
+    return checks
+
+
+RARE, USUAL = (0.3, (0.0, 5.0)), (2.0, (0.0, 20.0))
+
+
+@pytest.mark.parametrize("counts", [RARE, USUAL])
+def test_the_distance_from_the_dispersion_of_poisson_counts_has_its_law(counts):
+    checks = dispersions(lambda random, mean: random.poisson(mean), 25, *counts)
+    assert 0.4 < np.square([check.found for check in checks]).mean() < 1.9
+    assert sum(not check.holds for check in checks) <= 1
+
+
+@pytest.mark.parametrize(
+    ("counts", "where", "dispersion"),
+    [
+        (lambda random, mean: random.poisson(random.gamma(mean)), USUAL, (1.5, 2.0)),
+        (lambda random, mean: random.poisson(random.gamma(mean)), RARE, (1.3, 2.0)),
+        (lambda random, mean: random.poisson(mean) * (random.random(mean.size) > 0.2), USUAL, (1.2, 1.6)),
+        (lambda random, mean: random.binomial(5, np.minimum(mean / 5.0, 1.0)), USUAL, (0.3, 0.8)),
+    ],
+    ids=["negative binomial", "rare", "zeros", "binomial"],
+)
+def test_counts_that_are_not_poisson_fail_the_certificate(counts, where, dispersion):
+    checks = dispersions(counts, 3, *where)
+    assert not any(check.holds for check in checks)
+    found = np.mean([float(check.text.split("about ")[1].split()[0]) for check in checks])
+    assert dispersion[0] < found < dispersion[1], checks[0].text
 
 
 def test_a_poisson_formula_with_rows_that_do_not_fit(briefly):

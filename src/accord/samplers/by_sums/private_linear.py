@@ -101,8 +101,9 @@ def _numbers(xp: Any, columns: Any, residuals: Any, cut: Any) -> list[Any]:
     """The sums of rows. Rows of zeros do not count."""
     clipped = xp.clip(residuals, -cut, cut)
     upper = np.triu_indices(columns.shape[1])
-    kernels = xp.exp(-0.5 * ((_CUT / cut * residuals[:, None] - _MIDDLES) / _KERNEL_SD) ** 2)
-    return [clipped @ columns, (columns.T @ columns)[upper], (clipped @ clipped)[None], xp.abs(columns[:, 0]) @ kernels]
+    sds, counted = _CUT / cut * residuals, xp.abs(columns[:, 0])
+    kernels = [counted @ xp.exp(-0.5 * ((sds - middle) / _KERNEL_SD) ** 2) for middle in _MIDDLES]
+    return [clipped @ columns, (columns.T @ columns)[upper], (clipped @ clipped)[None], xp.stack(kernels)]
 
 
 class _Seen(NamedTuple):

@@ -91,12 +91,14 @@ def score(xp: Any, mean: Any, ends: Any, cut: Any) -> Score:
 
     The norm of a row is at most that of a residual of `cut` and a weight of the Hessian of `_HEAVY (cut / _CUT)^2`.
     """
-    low, high = (xp.clip(xp.full_like(mean, end), mean - cut, mean + cut) for end in (ends[0], ends[1]))
-    expected, slope, _ = clipped(xp, mean, low, high)
-    largest = xp.maximum(expected - low, high - expected)
     far = _far(xp, cut)
-    wide = [xp.clip(xp.full_like(mean, end), mean - far, mean + far) for end in (ends[0], ends[1])]
-    middle, _, variance = clipped(xp, mean, *wide)
+    lows, highs = (
+        xp.stack([xp.clip(xp.full_like(mean, end), mean - width, mean + width) for width in (cut, far)])
+        for end in (ends[0], ends[1])
+    )
+    (expected, middle), (slope, _), (_, variance) = clipped(xp, xp.stack([mean, mean]), lows, highs)
+    low, high, wide = lows[0], highs[0], (lows[1], highs[1])
+    largest = xp.maximum(expected - low, high - expected)
     below, above = ((end - middle) * (end - middle - 1.0) - variance for end in wide)
     # the least value is that half a count above the mean
     dispersed = xp.maximum(xp.maximum(below, above), variance + 0.25) * _DISPERSION / (far * (far - 1.0))
