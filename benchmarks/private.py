@@ -4,11 +4,13 @@ python benchmarks/private.py               # the table of docs/privacy.md, 1,000
 python benchmarks/private.py 200 corr      # 200 studies each with correlated columns
 python benchmarks/private.py 200 linear    # linear regressions: coefficients, then the residual sd
 python benchmarks/private.py 200 student   # the same with residuals of Student's t with 4 degrees of freedom
+python benchmarks/private.py 200 laplace   # and of other laws: student3, student5, student10, exponential, mixture
 python benchmarks/private.py 200 outside   # the same with 2% of the responses beyond their range
 python benchmarks/private.py 200 poisson   # Poisson regressions with mean counts of 2
 python benchmarks/private.py 200 rare      # the same with mean counts of .3
 python benchmarks/private.py 200 negative  # mean counts of 2 with the variance of a negative binomial, twice the mean
-python benchmarks/private.py 200 zeros     # mean counts of 2, and 20% of further zeros
+python benchmarks/private.py 200 slightly  # the same, 1.2 times the mean
+python benchmarks/private.py 200 zeros     # mean counts of 2 before 20% of further zeros
 """
 
 from __future__ import annotations
@@ -31,10 +33,25 @@ DELTA = 1e-6
 # Sd of each coefficient, for columns between -1 and 1, and of its prior.
 COEFFICIENT, PRIOR = 0.5, 2.5
 INTERVAL = 1.6449
-LINEAR = ("linear", "student", "outside", "unfit")
+# Laws of residuals, of any variance and mean 0: of random numbers and rows.
+RESIDUALS = {
+    "student": lambda random, rows: random.standard_t(4, rows) / 2.0**0.5,
+    "student3": lambda random, rows: random.standard_t(3, rows) / 3.0**0.5,
+    "student5": lambda random, rows: random.standard_t(5, rows) * 0.6**0.5,
+    "student10": lambda random, rows: random.standard_t(10, rows) * 0.8**0.5,
+    "laplace": lambda random, rows: random.laplace(size=rows) / 2.0**0.5,
+    "exponential": lambda random, rows: random.exponential(size=rows) - 1.0,
+    # one in twenty has the threefold sd
+    "mixture": lambda random, rows: (
+        random.standard_normal(rows) * np.where(random.random(rows) < 0.05, 3, 1) / 1.4**0.5
+    ),
+}
+LINEAR = ("linear", "outside", "unfit", *RESIDUALS)
 # Mean count and declared range of Poisson regressions.
 COUNTS = {"poisson": (2.0, (0.0, 20.0)), "rare": (0.3, (0.0, 5.0))}
-COUNTS |= {"negative": COUNTS["poisson"], "zeros": COUNTS["poisson"]}
+COUNTS |= dict.fromkeys(("negative", "slightly", "zeros"), COUNTS["poisson"])
+# Variance of counts relative to their mean.
+DISPERSION = {"negative": 2.0, "slightly": 1.2}
 # Sds of their linear predictor and of their intercept.
 LOG_RATE, LOG_MEAN = 0.5, 0.1
 # Sds of the linear predictor, of the intercept and of the residuals, for a response between -1 and 1.
@@ -64,9 +81,10 @@ def newton(x: np.ndarray, y: np.ndarray, precision: np.ndarray) -> tuple[np.ndar
 
 
 def logistic(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple[np.ndarray, ...]:
-    """Of one study: whether intervals cover and their width without noise = 1, each (dim,), and the noise of H.
+    """Of one study: whether intervals cover and their width without noise = 1, each (dim,), and two numbers.
 
-    Coverage is with noise, without noise, and if noise is ignored.
+    Coverage is with noise, without noise, and if noise is ignored. The numbers are the noise of H, and whether the
+    checks of the model hold.
     """
     random, model = generator(seed, "study"), Logistic()
     x, truth = columns(random, rows, dim, design), COEFFICIENT * random.standard_normal(dim)
@@ -91,6 +109,7 @@ def logistic(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tup
         np.abs(truth - mode) < INTERVAL * sds,
         np.abs(truth - naive) < INTERVAL * naive_sds,
         noise_of_hessian(releases[-1:], hessian),
+        all(check.holds for check in model.checks(found, releases, rows)),
     )
 
 
@@ -100,8 +119,7 @@ def linear(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple
     x, sds = columns(random, rows, dim, design), np.full(dim, PREDICTOR * (3.0 / (dim - 1)) ** 0.5)
     sds[0] = INTERCEPT
     truth = np.append(sds * random.standard_normal(dim), np.log(RESIDUAL))
-    # of variance 1
-    residuals = random.standard_t(4, rows) / 2.0**0.5 if design == "student" else random.standard_normal(rows)
+    residuals = RESIDUALS[design](random, rows) if design in RESIDUALS else random.standard_normal(rows)
     y = x @ truth[:-1] + RESIDUAL * residuals
     exact = linear_fit(x.T @ x, x.T @ y, y @ y, rows)
     if design == "outside":
@@ -123,6 +141,7 @@ def linear(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple
         np.abs(truth - exact[0]) < INTERVAL * exact[1],
         np.abs(truth - naive) < INTERVAL * naive_sds,
         noise_of_hessian(releases, x.T @ x),
+        all(check.holds for check in model.checks(found, releases, rows)),
     )
 
 
@@ -133,10 +152,13 @@ def poisson(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tupl
     x, truth = columns(random, rows, dim, design), LOG_RATE * (3.0 / (dim - 1)) ** 0.5 * random.standard_normal(dim)
     truth[0] = np.log(mean / model.usual_mean) - LOG_RATE**2 / 2.0 + LOG_MEAN * random.standard_normal()
     rates = model.usual_mean * np.exp(x @ truth)
-    # variance 2 mean, or further zeros
-    rates = random.gamma(rates) if design == "negative" else rates
+    if design in DISPERSION:
+        beyond = DISPERSION[design] - 1.0
+        rates = beyond * random.gamma(rates / beyond)
     y, precision = random.poisson(rates), np.eye(dim) / PRIOR**2
-    y = y * (random.random(rows) > 0.2) if design == "zeros" else y
+    if design == "zeros":
+        # the mean has a log link still
+        y, truth[0] = y * (random.random(rows) > 0.2), truth[0] + np.log(0.8)
     answer, prior = model.answers(x, y, random), (np.zeros(dim), precision)
     releases, found = budget.released(model, dim, rows, answer, lambda position: prior, seed)
     low, high = np.quantile(found.draws(2_000, random), [0.05, 0.95], axis=0)
@@ -148,13 +170,14 @@ def poisson(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tupl
     sds, ignored = np.sqrt(np.diagonal(np.linalg.inv(hessian))), raised(last.hessian, 1e-3)
     naive = np.linalg.solve(ignored + precision, ignored @ last.position + last.gradient)
     naive_sds = np.sqrt(np.diagonal(np.linalg.inv(ignored + precision)))
-    exact = model.answers(x, y, random)(last.position, Step(last.radius, 1.0, 0.0, 0.0))
+    exact = model.answers(x, y, random)(last.position, Step(last.radius, 1.0, 0.0, 0.0, of_fit=(0.0,)))
     return (
         (low < truth) & (truth < high),
         (high - low) / (2.0 * INTERVAL * sds),
         np.abs(truth - mode) < INTERVAL * sds,
         np.abs(truth - naive) < INTERVAL * naive_sds,
-        noise_of_hessian([last], unpacked(exact[dim:], dim)),
+        noise_of_hessian([last], unpacked(exact[dim:-1], dim)),
+        all(check.holds for check in model.checks(found, releases, rows)),
     )
 
 
@@ -177,14 +200,17 @@ def main(studies: int = 1_000, design: str = "uniform", cells: str = "") -> None
     model, study = (Linear(all_count=design != "unfit"), linear) if design in LINEAR else (Logistic(), logistic)
     if design in COUNTS:
         model, study = PoissonScores(COUNTS[design][1]), poisson
-    print("| rows, parameters | epsilon | coverage | width | without noise | noise ignored | noise of H | simulated |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print(
+        "| rows, parameters | epsilon | coverage | width | without noise | noise ignored | noise of H | simulated | "
+        "checks hold |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     every = [(rows, dim, epsilon) for rows, dim in SIZES for epsilon in EPSILONS]
     chosen = [cell.split("/") for cell in cells.split(",") if cell]
     for rows, dim, epsilon in [(int(rows), int(dim), float(eps)) for rows, dim, eps in chosen] or every:
         budget = Budget(strength(epsilon, DELTA), 1.0)
         each = [study(budget, rows, dim, design, seed) for seed in range(studies)]
-        covered, width, without, ignored, noise = (np.array(numbers) for numbers in zip(*each, strict=True))
+        covered, width, without, ignored, noise, holds = (np.array(numbers) for numbers in zip(*each, strict=True))
         before = likely(model, budget, rows, tuple(map(tuple, (np.eye(covered.shape[1]) / PRIOR**2).tolist())))
         verdict = f"{before.share:.2f}" + ("" if before.is_enough else ", refused")
         # coefficients, and the residual sd
@@ -197,7 +223,8 @@ def main(studies: int = 1_000, design: str = "uniform", cells: str = "") -> None
         widths = " / ".join(f"{np.median(width[:, part].mean(axis=1)):.2f}" for part in parts)
         print(
             f"| {rows:,}, {dim} | {epsilon:g} | {shown(covered, 3)} +- {errors} | "
-            f"{widths} | {shown(without, 2)} | {shown(ignored, 2)} | {np.median(noise):.2f} | {verdict} |",
+            f"{widths} | {shown(without, 2)} | {shown(ignored, 2)} | {np.median(noise):.2f} | {verdict} | "
+            f"{holds.mean():.0%} |",
             flush=True,
         )
 

@@ -949,6 +949,34 @@ FAULTS = [
         "ledger, no limit", "federation/ledger.py", "and mu > _EXACTLY * strength", "and mu > 1e9 * strength", LEDGER
     ),
     Fault(
+        "private, weight of kernels",
+        "samplers/by_sums/private_linear.py",
+        "float(0.999 * (left",
+        "float(1.2 * (left",
+        "test_private.py",
+    ),
+    Fault(
+        "private, normality",
+        "samplers/by_sums/private_linear.py",
+        "holds = off",
+        "holds = 0.0 * off",
+        "test_private.py",
+    ),
+    Fault(
+        "private, norm of the dispersion",
+        "samplers/by_sums/private_poisson.py",
+        " + dispersed**2)",
+        ")",
+        "test_private.py",
+    ),
+    Fault(
+        "private, dispersion",
+        "samplers/by_sums/private_poisson.py",
+        "holds = off",
+        "holds = 0.0 * off",
+        "test_private.py",
+    ),
+    Fault(
         "federation, messages without masks",
         "federation/flower/board.py",
         "if not study.masks:\n            raise",
