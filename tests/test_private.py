@@ -282,6 +282,20 @@ def test_a_replaced_row_of_a_poisson_regression_changes_sums_by_at_most_mu_sds(d
     assert max(largest) > 0.6
 
 
+@pytest.mark.parametrize("cut", [0.7, 2.0, 6.0])
+def test_the_dispersion_fits_into_the_norm_of_a_row(cut):
+    mean, y = np.geomspace(0.01, 60.0, 400), np.arange(70.0)[:, None]
+    at, far = private_poisson.score(np, mean, (0.0, 50.0), cut), private_poisson._far(np, cut)
+    low, high, middle, variance = at.wide
+    wider = np.clip(y, low, high) - middle
+    dispersion = private_poisson._DISPERSION * (wider**2 - wider - variance) / (far * (far - 1.0))
+    squares = ((np.clip(y, at.low, at.high) - at.expected) / cut) ** 2 + dispersion**2
+    squares = squares + private_poisson._HESSIAN * (at.slope / private_poisson._level(cut)) ** 2
+    norm = at.weight * np.sqrt(squares)
+    largest = (1.0 + private_poisson._HESSIAN) ** 0.5
+    assert 0.98 * largest < norm.max() <= largest * (1.0 + 1e-9)
+
+
 def test_numbers_of_a_poisson_regression_are_scores_in_units_of_half_a_range():
     post, method = poisson(200, 1), Private(epsilon=1.0, ranges=RANGES | COUNTS)
     place, model = method._place(post), method._model(post)
