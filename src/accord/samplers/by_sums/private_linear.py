@@ -222,7 +222,7 @@ def answers(x: np.ndarray, y: np.ndarray, random: np.random.Generator) -> Answer
     def answer(position: np.ndarray, step: Step) -> np.ndarray:
         residuals = np.clip(y - x @ position[:-1], -step.radius, step.radius)
         exact = np.concatenate([residuals @ x, hessian, [residuals @ residuals]])
-        return exact + step.noise(x.shape[1]) * random.standard_normal(exact.size)
+        return exact + step.noise(len(position)) * random.standard_normal(exact.size)
 
     return answer
 

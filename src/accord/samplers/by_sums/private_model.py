@@ -62,6 +62,8 @@ class Step(NamedTuple):
         Sds of the noise in the sum over all agents. Numbers off the diagonal have `of_hessian / sqrt(2)`.
     of_square
         Sd of the noise in the sum of squared residuals, None without this sum.
+    law
+        Other numbers that a step's sum depends on, None without them.
     """
 
     radius: float
@@ -69,9 +71,11 @@ class Step(NamedTuple):
     of_gradient: float
     of_hessian: float
     of_square: float | None = None
+    law: Any = None
 
-    def noise(self, columns: int) -> Float[np.ndarray, " number"]:
-        """The sd of each number's noise: gradient, Hessian and sum of squares, for a number of columns."""
+    def noise(self, dim: int) -> Float[np.ndarray, " number"]:
+        """The sd of each number's noise: gradient, Hessian and sum of squares, for a number of parameters."""
+        columns = dim - (self.of_square is not None)
         upper = np.triu_indices(columns)
         off = np.where(upper[0] == upper[1], 1.0, 2.0**-0.5)
         square = [] if self.of_square is None else [self.of_square]
@@ -87,13 +91,16 @@ class Release(NamedTuple):
         The position, (dim,).
     gradient, hessian
         The noised gradient (column,) and negative Hessian (column, column) of the log likelihood. In a linear
-        regression, of the log likelihood for a residual sd of 1.
+        regression, of the log likelihood for a residual sd of 1. In other families, the other parameter is the last
+        column.
     of_gradient, of_hessian
         Sds of their noise, as in `Step`.
     radius
         As in `Step`.
     square, of_square
         The noised sum of squared residuals and the sd of its noise, 0 without this sum.
+    law
+        As in `Step`.
     """
 
     position: np.ndarray
@@ -104,6 +111,7 @@ class Release(NamedTuple):
     radius: float = np.inf
     square: float = 0.0
     of_square: float = 0.0
+    law: Any = None
 
     @classmethod
     def of(cls, position: np.ndarray, step: Step, numbers: np.ndarray) -> Release:
@@ -111,7 +119,7 @@ class Release(NamedTuple):
         columns = len(position) - (step.of_square is not None)
         gradient, upper, square = np.split(numbers, [columns, columns + columns * (columns + 1) // 2])
         noise = (step.of_gradient, step.of_hessian, step.radius)
-        return cls(position, gradient, unpacked(upper, columns), *noise, float(square.sum()), step.of_square or 0.0)
+        return cls(position, gradient, unpacked(upper, columns), *noise, float(square.sum()), step.of_square or 0.0, step.law)
 
     @property
     def sds(self) -> dict[str, float]:
