@@ -172,8 +172,9 @@ def test_a_linear_study(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_poisson_study(tmp_path):
-    runs = federation(tmp_path, STUDY.replace("bernoulli", "poisson").replace("died = [0, 1]", "died = [0, 5]")).run()
+@pytest.mark.parametrize("family", ["poisson", "negative_binomial"])
+def test_a_study_of_counts(tmp_path, family):
+    runs = federation(tmp_path, STUDY.replace("bernoulli", family).replace("died = [0, 1]", "died = [0, 5]")).run()
     assert runs["north"].traffic.sums == 3 and runs["north"].private["epsilon"] == 3.0
     np.testing.assert_array_equal(runs["north"].draws, runs["south"].draws)
 
@@ -344,7 +345,7 @@ def test_rows_are_recognised_by_person(ledger):
         ('ward = ["a", "b", "c"]\n', "", "ranges has no entry for ward"),
         ("age = [20, 90]", "age = [90, 20]", "age needs a lowest and a higher number"),
         ("age = [20, 90]", "age = [20, 90]\nagee = [0, 1]", "agee"),
-        ('family = "bernoulli"', 'family = "negative_binomial"', "needs a logistic, linear or Poisson regression"),
+        ('family = "bernoulli"', 'family = "student"', "needs known degrees of freedom"),
         ("+ ward", "+ (1 | ward)", "cannot have effects of groups"),
         ("draws = 200", "draws = 200\ncoarse = false", "cannot have coarse"),
         (

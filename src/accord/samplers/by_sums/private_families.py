@@ -146,7 +146,7 @@ def _on_grid(
     """The probabilities of responses and their scores, for linear predictors (row,)."""
     each, wide = jnp.repeat(predictor, len(y)), jnp.tile(y, len(predictor))
     log_density, scores = _scores(_density(family), origin, each, other, wide)
-    mass = jax.nn.softmax(log_density.reshape(len(predictor), -1) + log_width, axis=1)
+    mass = jax.nn.softmax(log_density.reshape(len(predictor), -1) + log_width[None], axis=1)
     return mass, scores.reshape(*mass.shape, 2)
 
 
@@ -207,7 +207,7 @@ def _numbers(
 ) -> Float[Array, " number"]:
     """The gradient and the upper triangle of the Hessian of rows."""
     predictor = columns @ x[:-1]
-    scores = _scores(density, origin, predictor, x[-1], response)[1] / law.unit
+    scores = _scores(density, origin, predictor, x[-1], response)[1] / law.unit[None]
     weight, centre, slope = law.at(jnp, predictor)
     counted = counted & jnp.isfinite(scores).all(axis=1) & jnp.isfinite(weight)
     weight = jnp.where(counted, weight, 0.0)
@@ -293,7 +293,7 @@ class FamilyScores(Logistic):
     ) -> Components:
         """The posterior given the releases of all steps, for a Gaussian prior."""
         (mean, precision), last = prior, releases[-1]
-        units = _units(last)
+        units = units_of(last)
         pair = _of_coefficients(releases[0]), last._replace(position=last.position * units)
         within = mean * units, precision / np.outer(units, units)
         found = super().given(pair, within, rows, random)
@@ -342,7 +342,7 @@ class FamilyScores(Logistic):
         self, releases: Sequence[Release], found: Components, precision: np.ndarray, rows: int
     ) -> np.ndarray:
         """The posterior's covariance if the sums had neither noise nor clipped scores."""
-        last, units, columns = releases[-1], _units(releases[-1]), self._artificial(releases[0])[:_ARTIFICIAL]
+        last, units, columns = releases[-1], units_of(releases[-1]), self._artificial(releases[0])[:_ARTIFICIAL]
         predictor, placed = columns @ last.position[:-1], _placed(np, columns)
         mass, scores = self._scores_at(predictor, last.position[-1])
         weight, _, slope = last.law.at(np, predictor)
@@ -413,7 +413,7 @@ class FamilyScores(Logistic):
         return releases[-1:]
 
     def _bend(self, columns: np.ndarray, last: Release) -> Bend:
-        columns, law, units = columns[:_ARTIFICIAL], last.law, _units(last)
+        columns, law, units = columns[:_ARTIFICIAL], last.law, units_of(last)
         position, placed = last.position / units, _placed(np, columns)
         predictor = columns @ position[:-1]
         weight, centre, _ = law.at(np, predictor)
@@ -476,7 +476,7 @@ def _summed(placed: np.ndarray, each: np.ndarray) -> np.ndarray:
     return np.einsum("rai,rbi->ab", placed @ each, placed)
 
 
-def _units(release: Release) -> np.ndarray:
+def units_of(release: Release) -> np.ndarray:
     """Units of parameters in which the gradient of a release is the derivative, (dim,)."""
     columns = len(release.position) - 1
     return np.append(np.full(columns, release.law.unit[0]), release.law.unit[1] / columns**0.5)
