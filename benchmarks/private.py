@@ -12,7 +12,7 @@ python benchmarks/private.py 200 zeros     # mean counts of 2, and 20% of furthe
 python benchmarks/private.py 200 gamma     # gamma regressions: coefficients, then the log of the shape
 python benchmarks/private.py 200 counts    # negative binomial regressions with mean counts of 2, the same
 python benchmarks/private.py 200 beta      # beta regressions, the same
-python benchmarks/private.py 200 tails     # regressions with residuals of Student's t with 4 degrees of freedom, the same
+python benchmarks/private.py 200 tails     # regressions with Student's t with 4 degrees of freedom, the same
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from accord.posterior.totals import TotalsHere
 from accord.samplers import Importance, Private
 from accord.samplers.by_sums import private, private_linear, private_logistic, private_model, private_poisson
 from accord.samplers.by_sums.evaluations import unpacked
-from accord.samplers.by_sums.private_families import FamilyScores
+from accord.samplers.by_sums.private_families import OTHERS, FamilyScores
 from accord.samplers.by_sums.private_linear import Linear
 from accord.samplers.by_sums.private_logistic import Logistic, clipped_newton, step_of
 from accord.samplers.by_sums.private_model import Budget, Release, strength
@@ -80,7 +80,9 @@ def delta_of(parts, epsilon):
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.0, 10.0])
 @pytest.mark.parametrize("delta", [1e-8, 1e-5])
-@pytest.mark.parametrize("model", [Logistic(), Linear(), PoissonScores((0.0, 20.0)), FamilyScores(families.Gamma(), (0.1, 9.0))])
+@pytest.mark.parametrize(
+    "model", [Logistic(), Linear(), PoissonScores((0.0, 20.0)), FamilyScores(families.Gamma(), (0.1, 9.0))]
+)
 def test_all_steps_have_the_loss_of_epsilon_and_delta(epsilon, delta, model):
     assert sum(model.shares) == pytest.approx(1.0)
     # two steps, or the last one and all others
@@ -309,7 +311,7 @@ def test_a_row_of_a_poisson_regression_that_overflows_counts_as_zero():
 
 # --- scores of other families ---
 
-# family, declared range, least and largest response, mean of a formula's response, and other parameter
+# family, declared range, and other parameter
 OTHER_FAMILIES = {
     "gamma": (families.Gamma(), (0.01, 200.0), 2.0),
     "negative_binomial": (families.NegativeBinomial(), (0, 40), 2.0),
@@ -318,19 +320,15 @@ OTHER_FAMILIES = {
 }
 
 
-def of_family(name, count=3000, agents=1, seed=0, ranges=None):
-    """The posterior of a formula with one column, and its exact parameters."""
+def of_family(name, count, agents=1):
+    """The posterior of a formula with one column."""
     family, ends, other = OTHER_FAMILIES[name]
-    random, tables = np.random.default_rng(seed), []
-    x = random.uniform(0.0, 10.0, (agents, count // agents))
+    x, params = np.random.default_rng(0).uniform(0.0, 10.0, (agents, count // agents)), {OTHERS[name][0]: other}
     with jax.enable_x64(True):
-        params = {private.OTHERS[name][0]: jax.numpy.asarray(other)}
-        y = family.replicated(params, jax.numpy.asarray(0.3 + 0.1 * x), {}, jax.random.key(seed))
-    for own, response in zip(x, np.asarray(y), strict=True):
-        tables.append({"x": own, "y": response})
-    ranges = {"x": (0.0, 10.0), "y": ends} if ranges is None else ranges
-    post = accord.models.glm(tables, "y ~ x", family, ranges=ranges)
-    return post, np.array([0.3, 0.1, other])
+        params = jax.tree.map(jax.numpy.asarray, params)
+        y = np.asarray(family.replicated(params, jax.numpy.asarray(0.3 + 0.1 * x), {}, jax.random.key(0)))
+    tables = [{"x": own, "y": response} for own, response in zip(x, y, strict=True)]
+    return accord.models.glm(tables, "y ~ x", family, ranges={"x": (0.0, 10.0), "y": ends})
 
 
 def step_after(model, position, mu=0.3, rows=5000.0):
@@ -344,8 +342,7 @@ def step_after(model, position, mu=0.3, rows=5000.0):
 
 
 @pytest.mark.parametrize("name", OTHER_FAMILIES)
-@pytest.mark.parametrize("dim", [2, 5, 15])
-@pytest.mark.parametrize("scale", [0.0, 0.3, 2.0])
+@pytest.mark.parametrize(("dim", "scale"), [(2, 2.0), (5, 0.3), (15, 1.0)])
 def test_a_replaced_row_of_another_family_changes_sums_by_at_most_mu_sds(name, dim, scale, mu=0.3):
     family, ends, _ = OTHER_FAMILIES[name]
     rng, model = np.random.default_rng(dim), FamilyScores(family, ends)
@@ -359,11 +356,11 @@ def test_a_replaced_row_of_another_family_changes_sums_by_at_most_mu_sds(name, d
     x[:, 0] = 1.0
     y = np.tile([ends[0], ends[1], *np.quantile(ends, [0.02, 0.1, 0.5])], len(x))
     y, x = np.round(y) if family.is_whole else y, np.repeat(x, 5, axis=0)
-    quiet = {"of_gradient": 0.0, "of_hessian": 0.0}
     for step in (model.step(np.zeros(dim + 1), mu, ()), step_after(model, position)[0]):
         at = position if step.law.gap > 1e-4 else np.zeros(dim + 1)
-        each = np.array([model.answers(a[None], b[None], rng)(at, step._replace(**quiet)) for a, b in zip(x, y)])
-        each = each / step.noise(dim + 1)
+        exact = step._replace(of_gradient=0.0, of_hessian=0.0)
+        each = [model.answers(a[None], b[None], rng)(at, exact) for a, b in zip(x, y, strict=True)]
+        each = np.array(each) / step.noise(dim + 1)
         apart = np.sqrt(np.maximum(0.0, np.sum((each[:, None] - each) ** 2, axis=2))).max() / mu
         # the bound is nearly attained
         assert 0.6 < apart <= 1.0 + 1e-9
@@ -371,7 +368,7 @@ def test_a_replaced_row_of_another_family_changes_sums_by_at_most_mu_sds(name, d
 
 @pytest.mark.parametrize("name", OTHER_FAMILIES)
 def test_numbers_of_another_family_are_clipped_scores_in_units_of_half_a_range(name):
-    (post, truth), method = of_family(name, 300), Private(epsilon=1.0)
+    post, method = of_family(name, 300), Private(epsilon=1.0)
     place, model = method._place(post), method._model(post)
     position = np.array([0.1, -0.2, 0.3])
     step, _ = step_after(model, position)
@@ -390,12 +387,17 @@ def test_numbers_of_another_family_are_clipped_scores_in_units_of_half_a_range(n
 
 
 @pytest.mark.parametrize("name", OTHER_FAMILIES)
-def test_clipped_scores_have_no_bias_and_their_hessian_is_the_derivative(name, count=300_000):
+def test_clipped_scores_have_no_bias_and_their_hessian_is_the_derivative(name, count=100_000):
     family, ends, other = OTHER_FAMILIES[name]
     model, random = FamilyScores(family, ends), np.random.default_rng(1)
-    at = np.array([{"beta": -0.5, "student": 0.0}.get(name, 0.5 - model.origin[0]), 0.3, np.log(other) - model.origin[2]])
+    at = np.array(
+        [{"beta": -0.5, "student": 0.0}.get(name, 0.5 - model.origin[0]), 0.3, np.log(other) - model.origin[2]]
+    )
     step, _ = step_after(model, at)
-    quiet, units = step._replace(of_gradient=0.0, of_hessian=0.0), np.array([1.0, 1.0, 2.0**-0.5]) * step.law.unit[[0, 0, 1]]
+    quiet, units = (
+        step._replace(of_gradient=0.0, of_hessian=0.0),
+        np.array([1.0, 1.0, 2.0**-0.5]) * step.law.unit[[0, 0, 1]],
+    )
     x = np.column_stack([np.ones(count), random.uniform(-1.0, 1.0, count)])
     for change in (np.zeros(3), np.array([0.03, 0.0, 0.0]), np.array([0.0, 0.03, 0.03])):
         numbers = model.simulated(x, at + change / units, random)(at, quiet)
@@ -726,7 +728,7 @@ def test_a_poisson_formula_with_rows_that_do_not_fit(briefly):
 @pytest.mark.long_from(1)
 @pytest.mark.parametrize("name", OTHER_FAMILIES)
 def test_draws_of_another_family_are_near_the_posterior_and_wider(name, briefly):
-    (post, _), network = of_family(name, 9000, 3), accord.Network.complete(3)
+    post, network = of_family(name, 9000, 3), accord.Network.complete(3)
     run = accord.sample(post, network, Private(epsilon=2.0), draws=500, engine=MASKED)
     exact = accord.sample(post, network, Importance(), draws=500)
     mean, sd = (getattr(exact.average, kind)(axis=(0, 1)) for kind in ("mean", "std"))
@@ -742,12 +744,20 @@ def test_draws_of_another_family_are_near_the_posterior_and_wider(name, briefly)
 def family_intervals(studies, name, count, dim, epsilon, louder=1.0, other=None, ends=None):
     """Whether intervals of 90% cover, (study, parameter), and the names of failed checks of each study."""
     family, usual_ends, usual = OTHER_FAMILIES[name]
-    model, budget, inside, failed = FamilyScores(family, ends or usual_ends), Budget(strength(epsilon, 1e-6), 1.0), [], []
+    model, budget, inside, failed = (
+        FamilyScores(family, ends or usual_ends),
+        Budget(strength(epsilon, 1e-6), 1.0),
+        [],
+        [],
+    )
     prior = np.zeros(dim + 1), np.eye(dim + 1) / 6.25
     for seed in range(studies):
         random = np.random.default_rng(seed)
         signal = 0.15 if name == "student" else 0.5
-        x, truth = random.uniform(-1.0, 1.0, (count, dim)), random.standard_normal(dim + 1) * signal * (3.0 / dim) ** 0.5
+        x, truth = (
+            random.uniform(-1.0, 1.0, (count, dim)),
+            random.standard_normal(dim + 1) * signal * (3.0 / dim) ** 0.5,
+        )
         x[:, 0], truth[0], truth[-1] = 1.0, 0.0, np.log(other or usual) - model.origin[2]
         if family.is_log_linear:
             truth[0] = np.log(2.0) - model.origin[0]

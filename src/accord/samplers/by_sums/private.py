@@ -344,7 +344,9 @@ def _poisson(ends: tuple[float, float] | None) -> PoissonScores:
 def _other_family(family: Family, ends: tuple[float, float]) -> FamilyScores:
     """The regression of a family with one other parameter, for a response with this declared range."""
     if isinstance(family, Student) and family.nu is None:
-        raise ValueError("Private() needs known degrees of freedom: pass the family accord.models.families.Student(nu=4.0)")
+        raise ValueError(
+            "Private() needs known degrees of freedom: pass the family accord.models.families.Student(nu=4.0)"
+        )
     return FamilyScores(family, ends)
 
 

@@ -347,7 +347,9 @@ class FamilyScores(Logistic):
         mass, scores = self._scores_at(predictor, last.position[-1])
         weight, _, slope = last.law.at(np, predictor)
         information = np.einsum("ry,ryi,ryj->rij", mass, scores / last.law.unit, scores / last.law.unit)
-        both = (np.einsum("rai,rij,raj->a", placed, one, placed) for one in (information, weight[:, None, None] * slope))
+        both = (
+            np.einsum("rai,rij,raj->a", placed, one, placed) for one in (information, weight[:, None, None] * slope)
+        )
         more = np.sqrt(np.divide(*both)) * units
         return np.linalg.inv(raised(last.hessian, 0.0) * np.outer(more, more) + precision)
 
@@ -454,7 +456,7 @@ def _centred(mass: Array, scores: Array) -> tuple[Float[Array, "row 2"], Float[A
         change = jnp.einsum("gy,gyi->gi", near, off) / near.sum(axis=1)[:, None]
         return centre + change, jnp.abs(change).max(), count + 1
 
-    begin = jnp.zeros((len(mass), 2)), jnp.inf, 0
+    begin = jnp.zeros((len(mass), 2)), jnp.asarray(jnp.inf), jnp.asarray(0)
     centre, *_ = jax.lax.while_loop(lambda state: (state[1] > _STILL) & (state[2] < _CENTRED), better, begin)
     near, off = moments(centre)
     return centre, jnp.einsum("gy,gyi,gyj->gij", near, off, off)

@@ -119,7 +119,9 @@ class Release(NamedTuple):
         columns = len(position) - (step.of_square is not None)
         gradient, upper, square = np.split(numbers, [columns, columns + columns * (columns + 1) // 2])
         noise = (step.of_gradient, step.of_hessian, step.radius)
-        return cls(position, gradient, unpacked(upper, columns), *noise, float(square.sum()), step.of_square or 0.0, step.law)
+        return cls(
+            position, gradient, unpacked(upper, columns), *noise, float(square.sum()), step.of_square or 0.0, step.law
+        )
 
     @property
     def sds(self) -> dict[str, float]:
