@@ -62,7 +62,8 @@ def main() -> None:
                     width = np.median(claimed / exact) * count**0.5
                     print(
                         f"| {family.name} | {quantile:.1%} | {count:,} | {epsilon:g} | "
-                        f"{np.abs(bias / claimed).max():.1f} | {covered.mean():.0%} | {covered.min():.0%} | {width:.2f} |"
+                        f"{np.abs(bias / claimed).max():.1f} | {covered.mean():.0%} | {covered.min():.0%} | "
+                        f"{width:.2f} |"
                     )
 
 

@@ -387,7 +387,7 @@ def test_numbers_of_another_family_are_clipped_scores_in_units_of_half_a_range(n
 
 
 @pytest.mark.parametrize("name", OTHER_FAMILIES)
-def test_clipped_scores_have_no_bias_and_their_hessian_is_the_derivative(name, count=100_000):
+def test_clipped_scores_have_no_bias_and_their_hessian_is_the_derivative(name, count=40_000):
     family, ends, other = OTHER_FAMILIES[name]
     model, random = FamilyScores(family, ends), np.random.default_rng(1)
     at = np.array(
@@ -408,7 +408,7 @@ def test_clipped_scores_have_no_bias_and_their_hessian_is_the_derivative(name, c
     # without their centres, scores would be far from mean zero
     plain = quiet._replace(law=step.law._replace(centre=0.0 * step.law.centre))
     bias = np.abs(model.simulated(x, at, random)(at, plain)[:3]) / np.sqrt(np.diagonal(hessian))
-    assert bias.max() > 30.0
+    assert bias.max() > 15.0
 
 
 # --- noise ---

@@ -63,6 +63,8 @@ _CENTRED, _STILL = 50, 1e-5
 _ARTIFICIAL = 100
 # Largest distance of the log of the other parameter from the first position.
 _FAR = 4.0
+# Largest linear predictor, in its units.
+_FARTHEST = 20.0
 # Largest share of responses beyond their range.
 _OUTSIDE = 0.01
 # Sd of the linear predictor in a simulation, with a log or logit link and in units of half the range.
@@ -297,14 +299,17 @@ class FamilyScores(Logistic):
         pair = _of_coefficients(releases[0]), last._replace(position=last.position * units)
         within = mean * units, precision / np.outer(units, units)
         found = super().given(pair, within, rows, random)
-        covariance = found.covariance / np.outer(units, units)
+        # positive definite, also far from the position
+        values, vectors = np.linalg.eigh(found.covariance)
+        roots = vectors * np.sqrt(np.maximum(values, 1e-10 * values[:, -1:]))[:, None] / units[:, None]
+        covariance = roots @ np.swapaxes(roots, 1, 2)
         return Components(found.weight, found.mean / units, covariance, found.before / units)
 
     def next(self, releases: Sequence[Release], found: Components, rows: int) -> np.ndarray:
-        """The posterior mean so far."""
-        position = found.centre
-        position[-1] = np.clip(position[-1], -_FAR, _FAR)
-        return position
+        """The posterior mean so far, unless it is very far off."""
+        *coefficients, other = found.centre
+        shorter = min(1.0, _FARTHEST / np.abs(coefficients).sum())
+        return np.append(shorter * np.array(coefficients), np.clip(other, -_FAR, _FAR))
 
     def simulated(self, x: np.ndarray, truth: np.ndarray, random: np.random.Generator) -> Answer:
         """Simulated answers for simulated responses, given columns and parameters."""
@@ -430,8 +435,9 @@ class FamilyScores(Logistic):
         def bend(to: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             at = to / units
             other = np.clip(at[-1], -_FAR, _FAR)
+            predictor = np.clip(columns @ at[:-1], -_FARTHEST, _FARTHEST)
             with jax.enable_x64(True):
-                moments = _moments(self.family, self.origin, columns @ at[:-1], other, y, log_width, clipped)
+                moments = _moments(self.family, self.origin, predictor, other, y, log_width, clipped)
             expected, slope, variance = map(np.asarray, moments)
             gradient = np.einsum("r,rai,ri->a", weight, placed, expected - begin)
             there = _summed(placed, weight[:, None, None] * slope / law.unit)
