@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.special import expit, logit
+from scipy.special import digamma, expit, polygamma
 
 from ...base.counters import generator
 from ...models.families import Beta, Family
@@ -53,8 +53,12 @@ _WEIGHT = 0.5
 _HESSIAN = 1.0
 # Responses of a grid.
 _RESPONSES = 200
-# Half the width of a grid, in units of half the declared range.
+# End of a grid of counts relative to the declared range.
 _BEYOND = 2.0
+# End of another grid, as arsinh of sds of the response on the scale of the link.
+_TAIL = 5.0
+# Largest sizes of the log and of the logit of a response.
+_LOG, _LOGIT = 600.0, 30.0
 # Linear predictors of a table.
 _PREDICTORS = 129
 # Repetitions for the centre, and its last change.
@@ -146,9 +150,8 @@ def _on_grid(
     family: Family, origin: Array, predictor: Array, other: Array, y: Array, log_width: Array
 ) -> tuple[Float[Array, "row y"], Float[Array, "row y 2"]]:
     """The probabilities of responses and their scores, for linear predictors (row,)."""
-    each, wide = jnp.repeat(predictor, len(y)), jnp.tile(y, len(predictor))
-    log_density, scores = _scores(_density(family), origin, each, other, wide)
-    mass = jax.nn.softmax(log_density.reshape(len(predictor), -1) + log_width[None], axis=1)
+    log_density, scores = _scores(_density(family), origin, jnp.repeat(predictor, y.shape[1]), other, y.ravel())
+    mass = jax.nn.softmax(log_density.reshape(y.shape) + log_width, axis=1)
     return mass, scores.reshape(*mass.shape, 2)
 
 
@@ -253,26 +256,29 @@ class FamilyScores(Logistic):
         half = (high - low) / 2.0
         return np.array([(low + high) / 2.0, half, np.log(half * other)])
 
-    @property
-    def _grid(self) -> tuple[np.ndarray, np.ndarray]:
-        """Responses, also beyond the declared range, and logs of their distances."""
-        (low, high), t = self.ends, np.linspace(-_BEYOND, _BEYOND, _RESPONSES)
+    def _grid(self, predictor: np.ndarray, other: float) -> tuple[np.ndarray, np.ndarray]:
+        """Responses around linear predictors (row,), and logs of their distances, each (row, response)."""
+        (at, unit, log_other), z = self.origin, np.linspace(-_TAIL, _TAIL, _RESPONSES)
+        eta, value = (at + unit * predictor)[:, None], np.exp(log_other + other)
         if self.family.is_whole:
-            last = np.ceil(_BEYOND * high)
+            last = np.ceil(_BEYOND * self.ends[1])
             y = np.arange(last + 1.0)
             if len(y) > _RESPONSES:
                 y = np.unique(np.round(np.geomspace(1.0, 1.0 + last, _RESPONSES))) - 1.0
-            return y, np.log(np.gradient(y))
-        if isinstance(self.family, Beta):
-            first, last = logit(self.ends)
-            y = expit((first + last + t * (last - first)) / 2.0)
-            return y, np.log(y * (1.0 - y))
+            y, log_gap = (np.broadcast_to(one, (len(eta), len(y))) for one in (y, np.log(np.gradient(y))))
+            return y, log_gap
+        # narrow near the centre of the law, and wide in its tails
+        z, log_gap = np.sinh(z), np.log(np.cosh(z))
         if self.family.is_log_linear:
-            log_y = (np.log(low * high) + t * np.log(high / low)) / 2.0
-            return np.exp(log_y), log_y
-        # up to 20 half ranges, and narrow in the middle
-        y = (low + high + np.sinh(3.0 * t) / np.sinh(3.0) * (high - low)) / 2.0
-        return y, np.log(np.cosh(3.0 * t))
+            log_y = eta + digamma(value) - np.log(value) + polygamma(1, value) ** 0.5 * z
+            y = np.exp(np.clip(log_y, -_LOG, _LOG))
+            return y, np.log(y) + log_gap
+        if isinstance(self.family, Beta):
+            first, second = value * expit(eta), value * expit(-eta)
+            logit_y = digamma(first) - digamma(second) + (polygamma(1, first) + polygamma(1, second)) ** 0.5 * z
+            y = expit(np.clip(logit_y, -_LOGIT, _LOGIT))
+            return y, np.log(y * (1.0 - y)) + log_gap
+        return eta + value * z, np.broadcast_to(log_gap, (len(eta), len(z)))
 
     def columns(self, dim: int) -> int:
         """Number of coefficients."""
@@ -366,10 +372,11 @@ class FamilyScores(Logistic):
         known = reached <= _FAR
         text = f"log({name}) is {self.origin[2] + other:.2g} +- {sd:.2g}"
         remedy = "" if known else ": use more rows, or a family with fewer parameters"
-        columns = self._artificial(releases[0])[:_ARTIFICIAL]
-        mass, _ = self._scores_at(columns @ found.centre[:-1], np.clip(other, -_FAR, _FAR))
-        y, _ = self._grid
-        outside = float(mass.mean(axis=0) @ ((y < self.ends[0]) | (y > self.ends[1])))
+        predictor = self._artificial(releases[0])[:_ARTIFICIAL] @ found.centre[:-1]
+        predictor, other = np.clip(predictor, -_FARTHEST, _FARTHEST), np.clip(other, -_FAR, _FAR)
+        mass, _ = self._scores_at(predictor, other)
+        y, _ = self._grid(predictor, other)
+        outside = float(np.sum(mass * ((y < self.ends[0]) | (y > self.ends[1]))) / len(y))
         fits = outside <= _OUTSIDE
         shown = f"about {outside:.2%} of the responses lie beyond their range (at most {_OUTSIDE:.0%})"
         advice = "" if fits else ": declare a wider range"
@@ -391,7 +398,7 @@ class FamilyScores(Logistic):
 
     def _scores_at(self, predictor: np.ndarray, other: float) -> tuple[np.ndarray, np.ndarray]:
         """Probabilities of a grid of responses, and their scores if clipped to the range."""
-        (y, log_width), origin = self._grid, self.origin
+        (y, log_width), origin = self._grid(predictor, other), self.origin
         with jax.enable_x64(True):
             mass, _ = _on_grid(self.family, origin, predictor, np.float64(other), y, log_width)
             _, scores = _on_grid(self.family, origin, predictor, np.float64(other), np.clip(y, *self.ends), log_width)
@@ -430,14 +437,14 @@ class FamilyScores(Logistic):
         begin = np.einsum("ry,ryi->ri", mass, clipped)
         hessian = _summed(placed, weight[:, None, None] * np.einsum("ry,ryi,ryj->rij", mass, clipped, off))
         ridge = 1e-6 * np.trace(hessian) / len(hessian) * np.eye(len(hessian))
-        inverse, (y, log_width) = np.linalg.inv(hessian + ridge), self._grid
+        inverse, (y, log_width) = np.linalg.inv(hessian + ridge), self._grid(predictor, position[-1])
 
         def bend(to: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             at = to / units
             other = np.clip(at[-1], -_FAR, _FAR)
-            predictor = np.clip(columns @ at[:-1], -_FARTHEST, _FARTHEST)
+            there = np.clip(columns @ at[:-1], -_FARTHEST, _FARTHEST)
             with jax.enable_x64(True):
-                moments = _moments(self.family, self.origin, predictor, other, y, log_width, clipped)
+                moments = _moments(self.family, self.origin, there, other, y, log_width, clipped)
             expected, slope, variance = map(np.asarray, moments)
             gradient = np.einsum("r,rai,ri->a", weight, placed, expected - begin)
             there = _summed(placed, weight[:, None, None] * slope / law.unit)
