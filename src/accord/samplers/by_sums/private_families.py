@@ -405,7 +405,7 @@ class FamilyScores(Logistic):
             return np.asarray(mass), np.asarray(scores)
 
     def _law(self, position: np.ndarray, releases: Sequence[Release]) -> Law:
-        """The law of scores at a position, for artificial columns like those of the first release."""
+        """The law of scores at a position, for artificial columns with the moments of the first release."""
         half = max(1e-3, np.abs(position[1:-1]).sum())
         table = position[0] + np.linspace(-half, half, _PREDICTORS)
         mass, scores = self._scores_at(table, position[-1])
