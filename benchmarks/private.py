@@ -1,4 +1,4 @@
-"""Coverage and width of intervals under differential privacy, for simulated logistic, linear and Poisson regressions.
+"""Coverage and width of intervals under differential privacy, for simulated regressions.
 
 python benchmarks/private.py               # the table of docs/privacy.md, 1,000 studies each, about 40 minutes
 python benchmarks/private.py 200 corr      # 200 studies each with correlated columns
@@ -11,17 +11,25 @@ python benchmarks/private.py 200 rare      # the same with mean counts of .3
 python benchmarks/private.py 200 negative  # mean counts of 2 with the variance of a negative binomial, twice the mean
 python benchmarks/private.py 200 slightly  # the same, 1.2 times the mean
 python benchmarks/private.py 200 zeros     # mean counts of 2 before 20% of further zeros
+python benchmarks/private.py 200 gamma     # gamma regressions: coefficients, then the log of the shape
+python benchmarks/private.py 200 counts    # negative binomial regressions with mean counts of 2, the same
+python benchmarks/private.py 200 beta      # beta regressions, the same
+python benchmarks/private.py 200 tails     # regressions with Student's t with 4 degrees of freedom, the same
 """
 
 from __future__ import annotations
 
 import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.special import expit
 
 from accord.base.counters import generator
+from accord.models.families import Beta, Gamma, NegativeBinomial, Student
 from accord.samplers.by_sums.evaluations import raised, unpacked
+from accord.samplers.by_sums.private_families import OTHERS, FamilyScores, units_of
 from accord.samplers.by_sums.private_linear import Linear, answers
 from accord.samplers.by_sums.private_logistic import Logistic
 from accord.samplers.by_sums.private_model import Budget, Release, Step, likely, strength
@@ -52,6 +60,13 @@ COUNTS = {"poisson": (2.0, (0.0, 20.0)), "rare": (0.3, (0.0, 5.0))}
 COUNTS |= dict.fromkeys(("negative", "slightly", "zeros"), COUNTS["poisson"])
 # Variance of counts relative to their mean.
 DISPERSION = {"negative": 2.0, "slightly": 1.2}
+# Family, declared range, linear predictor of the intercept, its unit, and other parameter.
+FAMILIES = {
+    "gamma": (Gamma(), (0.01, 200.0), np.log(5.0), 1.0, 2.0),
+    "counts": (NegativeBinomial(), (0.0, 40.0), np.log(2.0), 1.0, 2.0),
+    "beta": (Beta(), (1e-4, 1.0 - 1e-4), -0.5, 1.0, 5.0),
+    "tails": (Student(nu=4.0), (-1.0, 1.0), 0.0, 0.3, 0.15),
+}
 # Sds of their linear predictor and of their intercept.
 LOG_RATE, LOG_MEAN = 0.5, 0.1
 # Sds of the linear predictor, of the intercept and of the residuals, for a response between -1 and 1.
@@ -60,7 +75,7 @@ PREDICTOR, INTERCEPT, RESIDUAL = 0.15, 0.1, 0.15
 
 def columns(random: np.random.Generator, rows: int, dim: int, design: str) -> np.ndarray:
     """Columns between -1 and 1, the first one constant, shape (row, dim)."""
-    if design in ("uniform", *LINEAR, *COUNTS):
+    if design in ("uniform", *LINEAR, *COUNTS, *FAMILIES):
         found = random.uniform(-1.0, 1.0, (rows, dim))
     else:
         # a third of the range is one sd, and columns have correlation 1/2
@@ -181,6 +196,48 @@ def poisson(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tupl
     )
 
 
+def of_family(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple[np.ndarray, ...]:
+    """The same of another family, (dim + 1,) with the log of the other parameter last."""
+    family, ends, intercept, unit, other = FAMILIES[design]
+    random, model = generator(seed, "study"), FamilyScores(family, ends)
+    x, truth = columns(random, rows, dim, design), random.standard_normal(dim + 1)
+    truth[:-1] *= unit * LOG_RATE * (3.0 / (dim - 1)) ** 0.5
+    truth[0] = intercept + unit * LOG_MEAN * random.standard_normal()
+    truth[-1] = np.log(other)
+    with jax.enable_x64(True):
+        own = {OTHERS[family.name][0]: jnp.asarray(other)}
+        y = family.replicated(own, jnp.asarray(x @ truth[:-1]), {}, jax.random.key(seed)).astype(float)
+
+        def log_density(at: jax.Array) -> jax.Array:
+            return family.log_density({OTHERS[family.name][0]: jnp.exp(at[-1])}, x @ at[:-1], {"y": y}).sum()
+
+        mode, slopes = truth, jax.jit(lambda at: (jax.grad(log_density)(at), jax.hessian(log_density)(at)))
+        for _ in range(6):
+            gradient, hessian = map(np.asarray, slopes(mode))
+            mode = mode - np.linalg.solve(hessian, gradient)
+    origin, unit, log_other = model.origin
+    scales, shift = np.append(np.full(dim, unit), 1.0), np.zeros(dim + 1)
+    shift[[0, -1]] = origin, log_other
+    truth, mode, sds = (truth - shift) / scales, (mode - shift) / scales, np.diagonal(np.linalg.inv(-hessian)) ** 0.5
+    prior = np.zeros(dim + 1), np.eye(dim + 1) / PRIOR**2
+    answer = model.answers(x, np.asarray(y), random)
+    releases, found = budget.released(model, dim + 1, rows, answer, lambda position: prior, seed)
+    low, high = np.quantile(found.draws(2_000, random), [0.05, 0.95], axis=0)
+    last = releases[-1]
+    units, ignored = units_of(last), raised(last.hessian, 1e-3)
+    naive = last.position + np.linalg.solve(ignored, last.gradient) / units
+    naive_sds = np.sqrt(np.diagonal(np.linalg.inv(ignored))) / units
+    step = Step(last.radius, 1.0, 0.0, 0.0, law=last.law)
+    return (
+        (low < truth) & (truth < high),
+        (high - low) / (2.0 * INTERVAL * sds / scales),
+        np.abs(truth - mode) < INTERVAL * sds / scales,
+        np.abs(truth - naive) < INTERVAL * naive_sds,
+        noise_of_hessian([last], unpacked(answer(last.position, step)[dim + 1 :], dim + 1)),
+        all(check.holds for check in model.checks(found, releases, rows)),
+    )
+
+
 def linear_fit(hessian: np.ndarray, gradient: np.ndarray, square: float, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Least squares coefficients and log residual sd, and their sds."""
     fit, free = np.linalg.solve(hessian, gradient), rows - len(gradient)
@@ -200,6 +257,8 @@ def main(studies: int = 1_000, design: str = "uniform", cells: str = "") -> None
     model, study = (Linear(all_count=design != "unfit"), linear) if design in LINEAR else (Logistic(), logistic)
     if design in COUNTS:
         model, study = PoissonScores(COUNTS[design][1]), poisson
+    if design in FAMILIES:
+        model, study = FamilyScores(*FAMILIES[design][:2]), of_family
     print(
         "| rows, parameters | epsilon | coverage | width | without noise | noise ignored | noise of H | simulated | "
         "checks hold |"
@@ -213,7 +272,7 @@ def main(studies: int = 1_000, design: str = "uniform", cells: str = "") -> None
         covered, width, without, ignored, noise, holds = (np.array(numbers) for numbers in zip(*each, strict=True))
         before = likely(model, budget, rows, tuple(map(tuple, (np.eye(covered.shape[1]) / PRIOR**2).tolist())))
         verdict = f"{before.share:.2f}" + ("" if before.is_enough else ", refused")
-        # coefficients, and the residual sd
+        # coefficients, and another parameter
         parts = [slice(0, dim)] + [slice(dim, None)] * (covered.shape[1] > dim)
 
         def shown(numbers: np.ndarray, digits: int, parts=parts) -> str:

@@ -7,6 +7,7 @@ from scipy import stats
 from scipy.special import expit
 
 import accord
+from accord.models import families
 from accord.posterior.coarse import CoarseTotals, Noise
 from accord.posterior.coordinates import Coordinates
 from accord.posterior.masks import integers_under_masks
@@ -14,6 +15,7 @@ from accord.posterior.totals import TotalsHere
 from accord.samplers import Importance, Private
 from accord.samplers.by_sums import private, private_linear, private_logistic, private_model, private_poisson
 from accord.samplers.by_sums.evaluations import unpacked
+from accord.samplers.by_sums.private_families import OTHERS, FamilyScores
 from accord.samplers.by_sums.private_linear import Linear
 from accord.samplers.by_sums.private_logistic import Logistic, clipped_newton, step_of
 from accord.samplers.by_sums.private_model import Budget, Release, strength
@@ -78,7 +80,9 @@ def delta_of(parts, epsilon):
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.0, 10.0])
 @pytest.mark.parametrize("delta", [1e-8, 1e-5])
-@pytest.mark.parametrize("model", [Logistic(), Linear(), PoissonScores((0.0, 20.0))])
+@pytest.mark.parametrize(
+    "model", [Logistic(), Linear(), PoissonScores((0.0, 20.0)), FamilyScores(families.Gamma(), (0.1, 9.0))]
+)
 def test_all_steps_have_the_loss_of_epsilon_and_delta(epsilon, delta, model):
     assert sum(model.shares) == pytest.approx(1.0)
     # two steps, or the last one and all others
@@ -180,7 +184,7 @@ def test_a_replaced_row_of_a_linear_regression_changes_sums_by_at_most_mu_sds(di
     y = np.concatenate([np.tile([-1.0, 1.0, 30.0, -30.0], (len(x), 1)), np.zeros((len(x), 5))], axis=1)
     y[:, 4:] = (x @ position[:-1])[:, None] + step.radius * np.array([0.0, -0.43, 0.2, 0.43, 0.6])
     x, y = np.repeat(x, 9, axis=0), y.ravel()
-    each = moments_of_rows(x, y, position, step) / step.noise(dim)
+    each = moments_of_rows(x, y, position, step) / step.noise(dim + 1)
     apart = np.sqrt(np.maximum(0.0, np.sum((each[:, None] - each) ** 2, axis=2)))
     assert apart.max() <= mu * (1.0 + 1e-9)
     # the bound is nearly attained
@@ -328,6 +332,108 @@ def test_a_row_of_a_poisson_regression_that_overflows_counts_as_zero():
     place = Coordinates(np.zeros(3), 10.0 * np.eye(3))
     (found,) = poisson_numbers(post, place, model, np.array([900.0, 0.0, 0.0]), model.step(np.zeros(3), 0.3, ()))
     assert np.isfinite(found).all()
+
+
+# --- scores of other families ---
+
+# family, declared range, and other parameter
+OTHER_FAMILIES = {
+    "gamma": (families.Gamma(), (0.01, 200.0), 2.0),
+    "negative_binomial": (families.NegativeBinomial(), (0, 40), 2.0),
+    "beta": (families.Beta(), (0.001, 0.999), 5.0),
+    "student": (families.Student(nu=4.0), (-10.0, 10.0), 1.5),
+}
+
+
+def of_family(name, count, agents=1):
+    """The posterior of a formula with one column."""
+    family, ends, other = OTHER_FAMILIES[name]
+    x, params = np.random.default_rng(0).uniform(0.0, 10.0, (agents, count // agents)), {OTHERS[name][0]: other}
+    with jax.enable_x64(True):
+        params = jax.tree.map(jax.numpy.asarray, params)
+        y = np.asarray(family.replicated(params, jax.numpy.asarray(0.3 + 0.1 * x), {}, jax.random.key(0)))
+    tables = [{"x": own, "y": response} for own, response in zip(x, y, strict=True)]
+    return accord.models.glm(tables, "y ~ x", family, ranges={"x": (0.0, 10.0), "y": ends})
+
+
+def step_after(model, position, mu=0.3, rows=5000.0):
+    """The last step at a position, and the release of the first one."""
+    dim = len(position)
+    first = model.step(np.zeros(dim), mu, ())
+    weight = model._weight(np.zeros(1), Release.of(np.zeros(dim), first, np.zeros(dim + dim * (dim + 1) // 2)))[0]
+    moments = np.diag([weight] + [weight / 3.0] * (dim - 2) + [1.0])[np.triu_indices(dim)]
+    release = Release.of(np.zeros(dim), first, np.append(np.zeros(dim), rows * moments))
+    return model.step(position, mu, [release]), release
+
+
+@pytest.mark.parametrize("name", OTHER_FAMILIES)
+@pytest.mark.parametrize(("dim", "scale"), [(2, 2.0), (5, 0.3), (15, 1.0)])
+def test_a_replaced_row_of_another_family_changes_sums_by_at_most_mu_sds(name, dim, scale, mu=0.3):
+    family, ends, _ = OTHER_FAMILIES[name]
+    rng, model = np.random.default_rng(dim), FamilyScores(family, ends)
+    position = scale * rng.standard_normal(dim + 1)
+    corners = np.ones((dim + 1, dim))
+    for row in range(dim):
+        corners[row, dim - row :] = -1.0
+    # rows with the largest and the smallest means
+    along = np.where(position[:-1] == 0.0, 1.0, np.sign(position[:-1]))
+    x = np.vstack([corners, along, -along, rng.uniform(-1.0, 1.0, (10, dim)), 1e-3 * corners[:5]])
+    x[:, 0] = 1.0
+    y = np.tile([ends[0], ends[1], *np.quantile(ends, [0.02, 0.1, 0.5])], len(x))
+    y, x = np.round(y) if family.is_whole else y, np.repeat(x, 5, axis=0)
+    for step in (model.step(np.zeros(dim + 1), mu, ()), step_after(model, position)[0]):
+        at = position if step.law.gap > 1e-4 else np.zeros(dim + 1)
+        exact = step._replace(of_gradient=0.0, of_hessian=0.0)
+        each = [model.answers(a[None], b[None], rng)(at, exact) for a, b in zip(x, y, strict=True)]
+        each = np.array(each) / step.noise(dim + 1)
+        apart = np.sqrt(np.maximum(0.0, np.sum((each[:, None] - each) ** 2, axis=2))).max() / mu
+        # the bound is nearly attained
+        assert 0.6 < apart <= 1.0 + 1e-9
+
+
+@pytest.mark.parametrize("name", OTHER_FAMILIES)
+def test_numbers_of_another_family_are_clipped_scores_in_units_of_half_a_range(name):
+    post, method = of_family(name, 300), Private(epsilon=1.0)
+    place, model = method._place(post), method._model(post)
+    position = np.array([0.1, -0.2, 0.3])
+    step, _ = step_after(model, position)
+    function, arguments, _ = model.message(place, step)
+    with jax.enable_x64(True):
+        (found,) = np.asarray(post.totals_here().each(function, *arguments, points=position[None]))[:, 0]
+        rows = {key: np.asarray(leaf)[0] for key, leaf in post.stacked().rows.items()}
+    x, quiet = rows["design"] @ place.factor[:-1, :-1] / model.origin[1], {"of_gradient": 0.0, "of_hessian": 0.0}
+    assert np.abs(x).max() <= 1.0 + 1e-9
+    exact = model.answers(x, rows["y"], np.random.default_rng(0))(position, step._replace(**quiet))
+    np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-6)
+    # a position in these coordinates predicts the response
+    here = place.origin + place.factor @ position
+    predictor = model.origin[0] + model.origin[1] * (x @ position[:-1])
+    np.testing.assert_allclose(rows["design"] @ here[:-1], predictor, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", OTHER_FAMILIES)
+def test_clipped_scores_have_no_bias_and_their_hessian_is_the_derivative(name, count=40_000):
+    family, ends, other = OTHER_FAMILIES[name]
+    model, random = FamilyScores(family, ends), np.random.default_rng(1)
+    at = np.array(
+        [{"beta": -0.5, "student": 0.0}.get(name, 0.5 - model.origin[0]), 0.3, np.log(other) - model.origin[2]]
+    )
+    step, _ = step_after(model, at)
+    quiet, units = (
+        step._replace(of_gradient=0.0, of_hessian=0.0),
+        np.array([1.0, 1.0, 2.0**-0.5]) * step.law.unit[[0, 0, 1]],
+    )
+    x = np.column_stack([np.ones(count), random.uniform(-1.0, 1.0, count)])
+    for change in (np.zeros(3), np.array([0.03, 0.0, 0.0]), np.array([0.0, 0.03, 0.03])):
+        numbers = model.simulated(x, at + change / units, random)(at, quiet)
+        hessian = unpacked(numbers[3:], 3)
+        off = numbers[:3] - hessian @ change
+        # sds, and the curvature beyond the Hessian
+        assert (np.abs(off) < 3.5 * np.sqrt(np.diagonal(hessian)) + count * np.square(change).sum() / 2.0).all()
+    # without their centres, scores would be far from mean zero
+    plain = quiet._replace(law=step.law._replace(centre=0.0 * step.law.centre))
+    bias = np.abs(model.simulated(x, at, random)(at, plain)[:3]) / np.sqrt(np.diagonal(hessian))
+    assert bias.max() > 15.0
 
 
 # --- noise ---
@@ -724,6 +830,81 @@ def test_a_poisson_formula_with_rows_that_do_not_fit(briefly):
     assert (np.abs(off) < 3.5 * run.draws.std(axis=(0, 1, 2))).all()
 
 
+# --- draws of other families ---
+
+
+@pytest.mark.long_from(1)
+@pytest.mark.parametrize("name", OTHER_FAMILIES)
+def test_draws_of_another_family_are_near_the_posterior_and_wider(name, briefly):
+    post, network = of_family(name, 9000, 3), accord.Network.complete(3)
+    run = accord.sample(post, network, Private(epsilon=2.0), draws=500, engine=MASKED)
+    exact = accord.sample(post, network, Importance(), draws=500)
+    mean, sd = (getattr(exact.average, kind)(axis=(0, 1)) for kind in ("mean", "std"))
+    wider = np.array(list(run.private["wider"].values()))
+    np.testing.assert_allclose(run.average.std(axis=(0, 1)) / sd, wider, rtol=0.25)
+    assert ((wider > 1.02) & (wider < 2.5)).all()
+    off = np.abs(run.average.mean(axis=(0, 1)) - mean) / sd
+    # the noise of this run
+    assert (off < 4.5 * np.sqrt(wider**2 - 1.0) + 0.15).all()
+    assert run.certificate.holds and run.traffic.sums == 3, run.certificate
+
+
+def family_intervals(studies, name, count, dim, epsilon, louder=1.0, other=None, ends=None):
+    """Whether intervals of 90% cover, (study, parameter), and the names of failed checks of each study."""
+    family, usual_ends, usual = OTHER_FAMILIES[name]
+    model, budget, inside, failed = (
+        FamilyScores(family, ends or usual_ends),
+        Budget(strength(epsilon, 1e-6), 1.0),
+        [],
+        [],
+    )
+    prior = np.zeros(dim + 1), np.eye(dim + 1) / 6.25
+    for seed in range(studies):
+        random = np.random.default_rng(seed)
+        signal = 0.15 if name == "student" else 0.5
+        x, truth = (
+            random.uniform(-1.0, 1.0, (count, dim)),
+            random.standard_normal(dim + 1) * signal * (3.0 / dim) ** 0.5,
+        )
+        x[:, 0], truth[0], truth[-1] = 1.0, 0.0, np.log(other or usual) - model.origin[2]
+        if family.is_log_linear:
+            truth[0] = np.log(2.0) - model.origin[0]
+        answer = model.simulated(x, truth, random)
+
+        def loud(at, step, answer=answer):
+            return answer(at, step._replace(of_gradient=louder * step.of_gradient))
+
+        releases, found = budget.released(model, dim + 1, count, loud, lambda at: prior, seed)
+        low, high = np.quantile(found.draws(1000, random), [0.05, 0.95], axis=0)
+        inside.append((low < truth) & (truth < high))
+        failed.append([check.name for check in model.checks(found, releases, count) if not check.holds])
+    return np.array(inside), failed
+
+
+@pytest.mark.parametrize("name", OTHER_FAMILIES)
+@pytest.mark.long
+def test_intervals_of_other_families_cover(name):
+    inside = family_intervals(100, name, 5000, 5, 1.0)[0].mean(axis=1)
+    assert abs(inside.mean() - 0.9) < 0.01 + 3.0 * inside.std() / 10.0
+
+
+@pytest.mark.long
+def test_intervals_of_other_families_do_not_cover_if_the_noise_is_larger_than_planned():
+    assert family_intervals(60, "gamma", 5000, 5, 1.0, louder=2.0)[0].mean() < 0.85
+
+
+def test_responses_beyond_their_range_fail_the_certificate():
+    _, failed = family_intervals(3, "gamma", 20_000, 2, 3.0, ends=(1.0, 200.0))
+    assert all("response" in names for names in failed)
+    _, failed = family_intervals(3, "gamma", 20_000, 2, 3.0)
+    assert not any(failed)
+
+
+def test_counts_that_are_nearly_poisson_fail_the_certificate_of_a_negative_binomial():
+    _, failed = family_intervals(3, "negative_binomial", 20_000, 2, 3.0, other=1000.0)
+    assert all("concentration" in names for names in failed)
+
+
 # --- refusals ---
 
 
@@ -803,7 +984,10 @@ def test_impossible_runs_raise_before_a_sum():
     refused("ranges has no entry for y", method, counts)
     refused("needs a lowest and a higher count", Private(epsilon=1.0, ranges={**RANGES, "y": (-1, 3)}), counts)
     other = accord.models.power([np.zeros(4)] * 3, 3.0)
-    refused("needs a logistic, linear or Poisson regression that depends on no row", method, other)
+    refused("needs a regression that depends on no row.*have an unknown bias", method, other)
+    tables = [{"x": X[k::3, 1], "y": X[k::3, 2]} for k in range(3)]
+    unknown = accord.models.glm(tables, "y ~ x", "student", ranges={"x": (20.0, 80.0), "y": (0.0, 4.0)})
+    refused("needs known degrees of freedom", Private(epsilon=1.0), unknown)
     known = accord.models.linear_regression([(X[k::3], y[k::3]) for k in range(3)], 1.0, names=NAMES)
     refused("needs a linear regression with an unknown residual sd", method, known)
     refused("ranges has no entry for y", method, linear(60))

@@ -344,7 +344,7 @@ def test_rows_are_recognised_by_person(ledger):
         ('ward = ["a", "b", "c"]\n', "", "ranges has no entry for ward"),
         ("age = [20, 90]", "age = [90, 20]", "age needs a lowest and a higher number"),
         ("age = [20, 90]", "age = [20, 90]\nagee = [0, 1]", "agee"),
-        ('family = "bernoulli"', 'family = "negative_binomial"', "needs a logistic, linear or Poisson regression"),
+        ('family = "bernoulli"', 'family = "student"', "needs known degrees of freedom"),
         ("+ ward", "+ (1 | ward)", "cannot have effects of groups"),
         ("draws = 200", "draws = 200\ncoarse = false", "cannot have coarse"),
         (

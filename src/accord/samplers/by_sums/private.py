@@ -3,7 +3,7 @@
 Each step is one message of each agent with sums over its rows, in coordinates in which every column lies between -1
 and 1. Each row's contribution is clipped to a norm, so that one row changes a sum by a known amount at most, and
 Gaussian noise hides this change. Rows are neighbours if one is replaced. `private_logistic.py`,
-`private_linear.py` and `private_poisson.py` have the sums and the posterior given them.
+`private_linear.py`, `private_poisson.py` and `private_families.py` have the sums and the posterior given them.
 
 All releases together are one Gaussian mechanism, so (epsilon, delta) is exact (Dong, Roth and Su 2022, Balle and Wang
 2018).
@@ -23,7 +23,7 @@ from jaxtyping import Array
 from ...base.checks import positive, whole_number
 from ...base.counters import generator
 from ...base.errors import unknown_name_error
-from ...models.families import Bernoulli, Normal, Poisson
+from ...models.families import Bernoulli, Family, Normal, Poisson, Student
 from ...models.predictive import PairsPredictive
 from ...models.regression import Regression
 from ...posterior import Posterior
@@ -37,6 +37,7 @@ from ..engine import Builder, is_coarse, is_whole
 from ..session import Job, Session
 from .evaluations import raised
 from .method import BySums, Result, SumsForecast
+from .private_families import OTHERS, FamilyScores
 from .private_linear import Linear
 from .private_logistic import Logistic
 from .private_model import (
@@ -83,7 +84,8 @@ class Private(BySums):
     Neighbours differ in one row that is replaced, so that numbers of rows are public. It samples logistic regressions,
     linear ones with an unknown residual sd, and Poisson regressions with a log link: from a formula with ranges,
     `accord.models.glm(..., ranges={...})`, or from `accord.models.logistic_regression`, `linear_regression` and
-    `poisson_regression`.
+    `poisson_regression`. From a formula with ranges, it also samples the families gamma, negative_binomial, beta and
+    `accord.models.families.Student(nu=...)`.
 
     The noise is new in every run, whatever its seed. The guarantee holds for one run. Other runs on the same rows add
     to it, and so does everything else that depends on the rows, such as ranges or columns chosen after a look at them.
@@ -195,22 +197,25 @@ class Private(BySums):
                     "Private() needs a linear regression with an unknown residual sd: leave noise_scale out"
                 )
             return Linear(all_count=not formula)
+        if formula and formula.family.name in OTHERS:
+            return _other_family(formula.family, formula.ranges[_RESPONSE])
         raise ValueError(
-            "Private() needs a logistic, linear or Poisson regression that depends on no row: a formula of the family "
-            "bernoulli, normal or poisson with ranges, glm(..., ranges={...}), or accord.models.logistic_regression, "
-            f"linear_regression or poisson_regression. Found {post.info.model or 'another model'}"
+            "Private() needs a regression that depends on no row: a formula with ranges, glm(..., ranges={...}), of "
+            f"the family bernoulli, normal, poisson, {', '.join(OTHERS)}, or accord.models.logistic_regression, "
+            "linear_regression or poisson_regression. For other models, sums of clipped rows have an unknown bias. "
+            f"Found {post.info.model or 'another model'}"
         )
 
     def _place(self, post: Posterior) -> Coordinates:
         """Coordinates in which every column lies between -1 and 1."""
         model, ranges = self._model(post), self.ranges
         is_linear = isinstance(model, Linear)
-        has_response = is_linear or isinstance(model, PoissonScores)
+        has_response = is_linear or isinstance(model, PoissonScores | FamilyScores)
         if isinstance(post, Regression) and post.ranges:
             if ranges:
                 raise ValueError("a formula with ranges needs none in Private()")
             ranges = post.ranges if has_response else {name: post.ranges[name] for name in post.names}
-        names = post.names[:-1] if is_linear else post.names
+        names = post.names[: model.columns(post.dim)]
         response = (_RESPONSE,) * has_response
         if set(response) & set(names):
             raise ValueError('Private() needs another name for the coefficient y: ranges has the response under "y"')
@@ -236,6 +241,9 @@ class Private(BySums):
         factor = factor[:, np.argsort(columns != first, kind="stable")]
         if isinstance(model, PoissonScores):
             return Coordinates(factor[:, 0] * np.log(model.usual_mean), factor)
+        if isinstance(model, FamilyScores):
+            middle, unit, other = model.origin
+            return Coordinates(np.append(factor[:, 0] * middle, other), scipy.linalg.block_diag(unit * factor, 1.0))
         if not is_linear:
             return Coordinates(np.zeros(post.dim), factor)
         low, high = np.array(ranges[_RESPONSE], np.float64)
@@ -262,7 +270,7 @@ class Private(BySums):
 
         def answer(position: np.ndarray, step: Step) -> np.ndarray:
             function, arguments, options = model.message(place, step)
-            coder = _coder(post.num_agents, step.noise(model.columns(dim)))
+            coder = _coder(post.num_agents, step.noise(dim))
             (numbers,) = session.totals(function, *arguments, points=position[None], at_once=1, coder=coder, **options)
             return np.asarray(numbers)
 
@@ -312,7 +320,7 @@ class Private(BySums):
         job, dim = session.job, session.job.post.dim
         model, rows, covered = self._model(job.post), job.post.sizes, self.likely(job.post, masks=job.masks)
         count, step = len(model.shares), model.step(model.start(dim), 1.0, ())
-        cost = total_traffic(job.network, count * step.noise(model.columns(dim)).size, count)
+        cost = total_traffic(job.network, count * step.noise(dim).size, count)
         cost += Traffic(gradient_rows=count * model.message(self._place(job.post), step)[2]["gradients"] * rows)
         doubt = "" if covered.is_enough else f"simulated intervals of 90% cover {covered.share:.0%} of the time"
         return SumsForecast(self, Cost.of(cost), f"{count} sums", doubt)
@@ -331,6 +339,15 @@ def _poisson(ends: tuple[float, float] | None) -> PoissonScores:
     if not 0.0 <= low < high:
         raise ValueError(f"ranges: y, the response, needs a lowest and a higher count, 0 or more, found {(low, high)}")
     return PoissonScores((low, high))
+
+
+def _other_family(family: Family, ends: tuple[float, float]) -> FamilyScores:
+    """The regression of a family with one other parameter, for a response with this declared range."""
+    if isinstance(family, Student) and family.nu is None:
+        raise ValueError(
+            "Private() needs known degrees of freedom: pass the family accord.models.families.Student(nu=4.0)"
+        )
+    return FamilyScores(family, ends)
 
 
 def _coder(num_agents: int, noise: np.ndarray) -> Coder:

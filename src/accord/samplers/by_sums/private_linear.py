@@ -273,7 +273,7 @@ def answers(x: np.ndarray, y: np.ndarray, random: np.random.Generator) -> Answer
 
     def answer(position: np.ndarray, step: Step) -> np.ndarray:
         exact = np.concatenate(_numbers(np, x, y - x @ position[:-1], step.radius))
-        return exact + step.noise(x.shape[1]) * random.standard_normal(exact.size)
+        return exact + step.noise(len(position)) * random.standard_normal(exact.size)
 
     return answer
 

@@ -49,9 +49,9 @@ _BENT = 2.0
 # Largest difference between Hessians of rows and of artificial columns, and sds of noise that a check allows for.
 _UNLIKE, _SURE = 0.3, 1.5
 
-# At a position: Hessian, change of the expected gradient, and mean eigenvalue of the gradient's covariance. All are
-# relative to the Hessian at the release.
-Bend = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, float]]
+# At a position: Hessian, change of the expected gradient, and mean eigenvalue of the gradient's covariance, or a factor
+# for each of its numbers. All are relative to the Hessian at the release.
+Bend = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, float | np.ndarray]]
 
 
 @of_rows
@@ -225,7 +225,7 @@ class Logistic:
         mean = expit(begin)
         hessian = (columns * (mean * (1.0 - mean))[:, None]).T @ columns
 
-        def bend(to: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        def bend(to: np.ndarray) -> tuple[np.ndarray, np.ndarray, float | np.ndarray]:
             change = to - last.position
             mean = expit(begin + (nodes[:, None] + 1.0) / 2.0 * (columns @ change))
             on_the_way = (columns * (weights / 2.0 @ (mean * (1.0 - mean)))[:, None]).T @ columns

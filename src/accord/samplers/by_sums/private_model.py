@@ -64,6 +64,8 @@ class Step(NamedTuple):
         Sd of the noise in the sum of squared residuals, None without this sum.
     of_fit
         Sd of the noise in each sum that only checks the law of the residuals.
+    law
+        Other numbers that a step's sum depends on, None without them.
     """
 
     radius: float
@@ -72,9 +74,11 @@ class Step(NamedTuple):
     of_hessian: float
     of_square: float | None = None
     of_fit: tuple[float, ...] = ()
+    law: Any = None
 
-    def noise(self, columns: int) -> Float[np.ndarray, " number"]:
-        """The sd of each number's noise: gradient, Hessian, sum of squares and others, for a number of columns."""
+    def noise(self, dim: int) -> Float[np.ndarray, " number"]:
+        """The sd of each number's noise: gradient, Hessian, sum of squares and others, for a number of parameters."""
+        columns = dim - (self.of_square is not None)
         upper = np.triu_indices(columns)
         off = np.where(upper[0] == upper[1], 1.0, 2.0**-0.5)
         square = [] if self.of_square is None else [self.of_square]
@@ -90,7 +94,8 @@ class Release(NamedTuple):
         The position, (dim,).
     gradient, hessian
         The noised gradient (column,) and negative Hessian (column, column) of the log likelihood. In a linear
-        regression, of the log likelihood for a residual sd of 1.
+        regression, of the log likelihood for a residual sd of 1. In other families, the other parameter is the last
+        column.
     of_gradient, of_hessian
         Sds of their noise, as in `Step`.
     radius
@@ -99,6 +104,8 @@ class Release(NamedTuple):
         The noised sum of squared residuals and the sd of its noise, 0 without this sum.
     fit, of_fit
         The noised sums that only check the law of the residuals, and sds of their noise.
+    law
+        As in `Step`.
     """
 
     position: np.ndarray
@@ -111,6 +118,7 @@ class Release(NamedTuple):
     of_square: float = 0.0
     fit: np.ndarray | tuple[float, ...] = ()
     of_fit: tuple[float, ...] = ()
+    law: Any = None
 
     @classmethod
     def of(cls, position: np.ndarray, step: Step, numbers: np.ndarray) -> Release:
@@ -120,7 +128,7 @@ class Release(NamedTuple):
         gradient, upper, square, fit = np.split(numbers, ends)
         noise = (step.of_gradient, step.of_hessian, step.radius)
         squares = float(square.sum()), step.of_square or 0.0
-        return cls(position, gradient, unpacked(upper, columns), *noise, *squares, fit, step.of_fit)
+        return cls(position, gradient, unpacked(upper, columns), *noise, *squares, fit, step.of_fit, step.law)
 
     @property
     def sds(self) -> dict[str, float]:

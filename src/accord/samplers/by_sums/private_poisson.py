@@ -323,7 +323,7 @@ class PoissonScores(Logistic):
         ridge = 1e-6 * np.trace(hessian) / len(hessian) * np.eye(len(hessian))
         inverse = np.linalg.inv(hessian + ridge)
 
-        def bend(to: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        def bend(to: np.ndarray) -> tuple[np.ndarray, np.ndarray, float | np.ndarray]:
             expected, slope, variance = clipped(np, self._mean(columns @ to), at.low, at.high)
             there = (columns * (at.weight * slope)[:, None]).T @ columns
             spread = (columns * (at.weight**2 * variance)[:, None]).T @ columns
