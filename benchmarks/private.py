@@ -27,13 +27,12 @@ import numpy as np
 from scipy.special import expit
 
 from accord.base.counters import generator
-from accord.models.families import Beta, Gamma, NegativeBinomial, Student
+from accord.models.families import Beta, Gamma, NegativeBinomial, Poisson, Student
 from accord.samplers.by_sums.evaluations import raised, unpacked
-from accord.samplers.by_sums.private_families import OTHERS, FamilyScores, units_of
+from accord.samplers.by_sums.private_families import OTHERS, FamilyScores
 from accord.samplers.by_sums.private_linear import Linear, answers
 from accord.samplers.by_sums.private_logistic import Logistic
 from accord.samplers.by_sums.private_model import Budget, Release, Step, likely, strength
-from accord.samplers.by_sums.private_poisson import PoissonScores
 
 SIZES = [(1_000, 5), (5_000, 5), (20_000, 5), (1_000, 15), (5_000, 15), (20_000, 15)]
 EPSILONS = (0.5, 1.0, 3.0)
@@ -163,10 +162,11 @@ def linear(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple
 def poisson(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple[np.ndarray, ...]:
     """The same of a Poisson regression, (dim,)."""
     random, (mean, ends) = generator(seed, "study"), COUNTS[design]
-    model = PoissonScores(ends)
+    model = FamilyScores(Poisson(), ends)
+    usual = np.exp(model.origin[0])
     x, truth = columns(random, rows, dim, design), LOG_RATE * (3.0 / (dim - 1)) ** 0.5 * random.standard_normal(dim)
-    truth[0] = np.log(mean / model.usual_mean) - LOG_RATE**2 / 2.0 + LOG_MEAN * random.standard_normal()
-    rates = model.usual_mean * np.exp(x @ truth)
+    truth[0] = np.log(mean / usual) - LOG_RATE**2 / 2.0 + LOG_MEAN * random.standard_normal()
+    rates = usual * np.exp(x @ truth)
     if design in DISPERSION:
         beyond = DISPERSION[design] - 1.0
         rates = beyond * random.gamma(rates / beyond)
@@ -179,13 +179,14 @@ def poisson(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tupl
     low, high = np.quantile(found.draws(2_000, random), [0.05, 0.95], axis=0)
     mode, last = truth.copy(), releases[-1]
     for _ in range(12):
-        rates = model.usual_mean * np.exp(x @ mode)
+        rates = usual * np.exp(x @ mode)
         hessian = (x * rates[:, None]).T @ x + precision
         mode = mode + np.linalg.solve(hessian, x.T @ (y - rates) - precision @ mode)
     sds, ignored = np.sqrt(np.diagonal(np.linalg.inv(hessian))), raised(last.hessian, 1e-3)
-    naive = np.linalg.solve(ignored + precision, ignored @ last.position + last.gradient)
-    naive_sds = np.sqrt(np.diagonal(np.linalg.inv(ignored + precision)))
-    exact = model.answers(x, y, random)(last.position, Step(last.radius, 1.0, 0.0, 0.0, of_fit=(0.0,)))
+    units = model.units(last)
+    naive = last.position + np.linalg.solve(ignored, last.gradient) / units
+    naive_sds = np.sqrt(np.diagonal(np.linalg.inv(ignored))) / units
+    exact = answer(last.position, Step(last.step.radius, 1.0, 0.0, 0.0, of_fit=(0.0,), law=last.step.law))
     return (
         (low < truth) & (truth < high),
         (high - low) / (2.0 * INTERVAL * sds),
@@ -224,10 +225,10 @@ def of_family(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tu
     releases, found = budget.released(model, dim + 1, rows, answer, lambda position: prior, seed)
     low, high = np.quantile(found.draws(2_000, random), [0.05, 0.95], axis=0)
     last = releases[-1]
-    units, ignored = units_of(last), raised(last.hessian, 1e-3)
+    units, ignored = model.units(last), raised(last.hessian, 1e-3)
     naive = last.position + np.linalg.solve(ignored, last.gradient) / units
     naive_sds = np.sqrt(np.diagonal(np.linalg.inv(ignored))) / units
-    step = Step(last.radius, 1.0, 0.0, 0.0, law=last.law)
+    step = Step(last.step.radius, 1.0, 0.0, 0.0, law=last.step.law)
     return (
         (low < truth) & (truth < high),
         (high - low) / (2.0 * INTERVAL * sds / scales),
@@ -248,7 +249,7 @@ def linear_fit(hessian: np.ndarray, gradient: np.ndarray, square: float, rows: i
 
 def noise_of_hessian(releases: list[Release], hessian: np.ndarray) -> float:
     """The largest eigenvalue of the noise, a symmetric random matrix, relative to the smallest one of the Hessian."""
-    sd = sum(one.of_hessian**-2.0 for one in releases) ** -0.5
+    sd = sum(one.step.of_hessian**-2.0 for one in releases) ** -0.5
     return sd * (2.0 * len(hessian)) ** 0.5 / np.linalg.eigvalsh(hessian)[0]
 
 
@@ -256,7 +257,7 @@ def main(studies: int = 1_000, design: str = "uniform", cells: str = "") -> None
     """Print the table. Cells are rows/parameters/epsilon, separated by commas, by default all."""
     model, study = (Linear(all_count=design != "unfit"), linear) if design in LINEAR else (Logistic(), logistic)
     if design in COUNTS:
-        model, study = PoissonScores(COUNTS[design][1]), poisson
+        model, study = FamilyScores(Poisson(), COUNTS[design][1]), poisson
     if design in FAMILIES:
         model, study = FamilyScores(*FAMILIES[design][:2]), of_family
     print(

@@ -3,7 +3,7 @@
 Each step is one message of each agent with sums over its rows, in coordinates in which every column lies between -1
 and 1. Each row's contribution is clipped to a norm, so that one row changes a sum by a known amount at most, and
 Gaussian noise hides this change. Rows are neighbours if one is replaced. `private_logistic.py`,
-`private_linear.py`, `private_poisson.py` and `private_families.py` have the sums and the posterior given them.
+`private_linear.py` and `private_families.py` have the sums and the posterior given them.
 
 All releases together are one Gaussian mechanism, so (epsilon, delta) is exact (Dong, Roth and Su 2022, Balle and Wang
 2018).
@@ -53,7 +53,6 @@ from .private_model import (
     spent,
     strength,
 )
-from .private_poisson import PoissonScores
 from .start import Start
 
 __all__ = ["Covered", "Private", "spent", "strength"]
@@ -190,7 +189,7 @@ class Private(BySums):
         if isinstance(family, Bernoulli):
             return Logistic()
         if isinstance(family, Poisson):
-            return _poisson((formula.ranges if formula else self.ranges).get(_RESPONSE))
+            return _of_family(family, (formula.ranges if formula else self.ranges).get(_RESPONSE))
         if isinstance(family, Normal):
             if of_pairs and of_pairs.noise_scale is not None:
                 raise ValueError(
@@ -198,7 +197,7 @@ class Private(BySums):
                 )
             return Linear(all_count=not formula)
         if formula and formula.family.name in OTHERS:
-            return _other_family(formula.family, formula.ranges[_RESPONSE])
+            return _of_family(formula.family, formula.ranges[_RESPONSE])
         raise ValueError(
             "Private() needs a regression that depends on no row: a formula with ranges, glm(..., ranges={...}), of "
             f"the family bernoulli, normal, poisson, {', '.join(OTHERS)}, or accord.models.logistic_regression, "
@@ -210,7 +209,7 @@ class Private(BySums):
         """Coordinates in which every column lies between -1 and 1."""
         model, ranges = self._model(post), self.ranges
         is_linear = isinstance(model, Linear)
-        has_response = is_linear or isinstance(model, PoissonScores | FamilyScores)
+        has_response = is_linear or isinstance(model, FamilyScores)
         if isinstance(post, Regression) and post.ranges:
             if ranges:
                 raise ValueError("a formula with ranges needs none in Private()")
@@ -239,11 +238,9 @@ class Private(BySums):
         factor[first] -= np.where(columns == first, 0.0, middle / half / half[first])
         # the constant column comes first
         factor = factor[:, np.argsort(columns != first, kind="stable")]
-        if isinstance(model, PoissonScores):
-            return Coordinates(factor[:, 0] * np.log(model.usual_mean), factor)
         if isinstance(model, FamilyScores):
-            middle, unit, other = model.origin
-            return Coordinates(np.append(factor[:, 0] * middle, other), scipy.linalg.block_diag(unit * factor, 1.0))
+            (middle, unit, *other), own = model.origin, np.eye(post.dim - len(names))
+            return Coordinates(np.append(factor[:, 0] * middle, other), scipy.linalg.block_diag(unit * factor, own))
         if not is_linear:
             return Coordinates(np.zeros(post.dim), factor)
         low, high = np.array(ranges[_RESPONSE], np.float64)
@@ -331,23 +328,18 @@ def _rows(post: Posterior) -> int:
     return sum(post.agreed.rows) if isinstance(post, Regression) else int(post.sizes.sum())
 
 
-def _poisson(ends: tuple[float, float] | None) -> PoissonScores:
-    """The Poisson regression of a response with this declared range."""
+def _of_family(family: Family, ends: tuple[float, float] | None) -> FamilyScores:
+    """The regression of a family for a response with this declared range."""
     if ends is None:
         raise ValueError("ranges has no entry for y: the lowest and the highest count, from public knowledge")
     low, high = map(float, ends)
-    if not 0.0 <= low < high:
+    if isinstance(family, Poisson) and not 0.0 <= low < high:
         raise ValueError(f"ranges: y, the response, needs a lowest and a higher count, 0 or more, found {(low, high)}")
-    return PoissonScores((low, high))
-
-
-def _other_family(family: Family, ends: tuple[float, float]) -> FamilyScores:
-    """The regression of a family with one other parameter, for a response with this declared range."""
     if isinstance(family, Student) and family.nu is None:
         raise ValueError(
             "Private() needs known degrees of freedom: pass the family accord.models.families.Student(nu=4.0)"
         )
-    return FamilyScores(family, ends)
+    return FamilyScores(family, (low, high))
 
 
 def _coder(num_agents: int, noise: np.ndarray) -> Coder:
@@ -376,7 +368,7 @@ def _other_columns(place: Coordinates, names: Sequence[str]) -> list[str]:
 def _columns_as_declared(model: PrivateModel, first: Release, rows: int, names: Sequence[str]) -> tuple[Check, Check]:
     """Whether rows count, and whether columns fill their ranges, by the noised moments of the first release."""
     moments = model.moments(first, rows)
-    noise = float(model.moments(first._replace(hessian=np.full_like(first.hessian, first.of_hessian)), rows)[0, 0])
+    noise = float(model.moments(first._replace(hessian=np.full_like(first.hessian, first.step.of_hessian)), rows)[0, 0])
     share = float(moments[0, 0])
     counted = share + _SURE * noise >= _COUNTED
     text = f"about {min(share, 1.0):.0%} of the rows count (at least {_COUNTED:.0%})"

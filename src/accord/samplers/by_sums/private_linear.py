@@ -157,7 +157,7 @@ class Linear:
         """The posterior given the releases of all steps, for a Gaussian prior."""
         mean, precision = prior
         last, count = releases[-1], len(mean) - 1
-        largest = max(last.square, 0.0) * (1.0 + _HIGH * (2.0 / rows) ** 0.5) + _HIGH * last.of_square
+        largest = max(last.square, 0.0) * (1.0 + _HIGH * (2.0 / rows) ** 0.5) + _HIGH * last.step.of_square
         end = 0.5 * float(np.log(largest / rows))
         # the information of the rows is H / s^2
         least = np.trace(precision[:-1, :-1]) / count * np.exp(2.0 * end)
@@ -225,11 +225,11 @@ class Linear:
         last, normals = releases[-1], generator(0, "kernels").standard_normal((3, _DRAWN))
         counted = np.full(_DRAWN, float(rows))
         if not self.all_count:
-            counted = np.clip(last.hessian[0, 0] + last.of_hessian * normals[0], 1.0, rows)
+            counted = np.clip(last.hessian[0, 0] + last.step.of_hessian * normals[0], 1.0, rows)
         # mean and variance of residuals at the position, in units of the kernels
-        unit = _CUT / last.radius
-        middle = unit * (last.gradient[0] + last.of_gradient * normals[1]) / counted
-        square = unit**2 * (last.square + last.of_square * normals[2]) / counted
+        unit = _CUT / last.step.radius
+        middle = unit * (last.gradient[0] + last.step.of_gradient * normals[1]) / counted
+        square = unit**2 * (last.square + last.step.of_square * normals[2]) / counted
         variance = np.clip(square - middle**2, *_VARIANCES)
         for _ in range(_REPEATED):
             variance = np.clip(square / _kept(_CUT / np.sqrt(variance)) - middle**2, *_VARIANCES)
@@ -251,7 +251,7 @@ class Linear:
         share = usual / (usual + _KERNEL_SD**2)
         by_mean, by_log_sd = -away * share**0.5 * mean, share * (away**2 - 1.0) * mean
         hidden = np.outer(mean, mean) + np.outer(by_mean, by_mean) + np.outer(by_log_sd, by_log_sd) / 2.0
-        covariance = products - hidden / counted.mean() + np.cov(each.T) + np.diag(np.square(last.of_fit))
+        covariance = products - hidden / counted.mean() + np.cov(each.T) + np.diag(np.square(last.step.of_fit))
         difference = np.asarray(last.fit) - mean
         off = float(difference @ np.linalg.solve(covariance, difference)) ** 0.5
         holds = off <= _OFF
@@ -283,7 +283,7 @@ def _weighted(seen: _Seen, hessians: np.ndarray, log_sd: np.ndarray) -> tuple[np
     (release, mean, precision), rows = seen, hessians[:, 0, 0]
     gradient, position = release.gradient, release.position[:-1]
     variance = np.exp(2.0 * log_sd)
-    hidden = release.of_gradient**2
+    hidden = release.step.of_gradient**2
     inverse = np.linalg.inv(variance[:, None, None] * hessians + hidden * np.eye(len(mean)))
     # D^-1 H and H D^-1 H
     weighted = inverse @ hessians
@@ -303,9 +303,9 @@ def _weighted(seen: _Seen, hessians: np.ndarray, log_sd: np.ndarray) -> tuple[np
     share, fit = np.linalg.solve(hessians, left), np.linalg.solve(hessians, quiet[..., None])[..., 0]
     free = np.maximum(rows - len(mean), 1.0)
     expected = free * variance + np.einsum("ja,ja->j", quiet, fit) + np.trace(share, axis1=1, axis2=2)
-    of_square = 2.0 * free * variance**2 + release.of_square**2 + 2.0 * np.einsum("jab,jba->j", share, share)
+    of_square = 2.0 * free * variance**2 + release.step.of_square**2 + 2.0 * np.einsum("jab,jba->j", share, share)
     of_square = of_square + 4.0 * np.einsum("ja,jab,jb->j", fit, left, fit)
-    kept = _kept(release.radius / np.sqrt(expected / rows))
+    kept = _kept(release.step.radius / np.sqrt(expected / rows))
     off_square = release.square - kept * expected
     return log_weight - 0.5 * np.log(of_square) - 0.5 * off_square**2 / of_square, found, covariance
 

@@ -55,7 +55,7 @@ class Step(NamedTuple):
     Parameters
     ----------
     radius
-        Largest norm of a row, or largest residual of a linear or Poisson regression.
+        Largest norm of a row or of its score, or largest residual of a linear regression.
     weight
         Weight of the Hessian, or of the residual, in the norm of a row.
     of_gradient, of_hessian
@@ -63,9 +63,9 @@ class Step(NamedTuple):
     of_square
         Sd of the noise in the sum of squared residuals, None without this sum.
     of_fit
-        Sd of the noise in each sum that only checks the law of the residuals.
+        Sd of the noise in each sum that only checks the law of the responses.
     law
-        Other numbers that a step's sum depends on, None without them.
+        The law of a row's score at the position, see `private_families.Law`. None in other models.
     """
 
     radius: float
@@ -96,29 +96,20 @@ class Release(NamedTuple):
         The noised gradient (column,) and negative Hessian (column, column) of the log likelihood. In a linear
         regression, of the log likelihood for a residual sd of 1. In other families, the other parameter is the last
         column.
-    of_gradient, of_hessian
-        Sds of their noise, as in `Step`.
-    radius
-        As in `Step`.
-    square, of_square
-        The noised sum of squared residuals and the sd of its noise, 0 without this sum.
-    fit, of_fit
-        The noised sums that only check the law of the residuals, and sds of their noise.
-    law
-        As in `Step`.
+    step
+        What was released, with the sds of the noise.
+    square
+        The noised sum of squared residuals, 0 without this sum.
+    fit
+        The noised sums that only check the law of the responses.
     """
 
     position: np.ndarray
     gradient: np.ndarray
     hessian: np.ndarray
-    of_gradient: float
-    of_hessian: float
-    radius: float = np.inf
+    step: Step
     square: float = 0.0
-    of_square: float = 0.0
     fit: np.ndarray | tuple[float, ...] = ()
-    of_fit: tuple[float, ...] = ()
-    law: Any = None
 
     @classmethod
     def of(cls, position: np.ndarray, step: Step, numbers: np.ndarray) -> Release:
@@ -126,15 +117,14 @@ class Release(NamedTuple):
         columns = len(position) - (step.of_square is not None)
         ends = np.cumsum([columns, columns * (columns + 1) // 2, step.of_square is not None])
         gradient, upper, square, fit = np.split(numbers, ends)
-        noise = (step.of_gradient, step.of_hessian, step.radius)
-        squares = float(square.sum()), step.of_square or 0.0
-        return cls(position, gradient, unpacked(upper, columns), *noise, *squares, fit, step.of_fit, step.law)
+        return cls(position, gradient, unpacked(upper, columns), step, float(square.sum()), fit)
 
     @property
     def sds(self) -> dict[str, float]:
         """Sds of the noise by name."""
-        found = {"gradient": self.of_gradient, "hessian": self.of_hessian, "square": self.of_square}
-        found |= {"fit": max(self.of_fit, default=0.0)}
+        step = self.step
+        found = {"gradient": step.of_gradient, "hessian": step.of_hessian, "square": step.of_square or 0.0}
+        found |= {"fit": max(step.of_fit, default=0.0)}
         return {name: float(sd) for name, sd in found.items() if sd > 0.0}
 
 
@@ -217,7 +207,7 @@ def noised_hessians(
     rows
         Limits of the first number of the Hessian, None if it has none.
     """
-    each = np.array([one.of_hessian for one in releases]) ** -2.0
+    each = np.array([one.step.of_hessian for one in releases]) ** -2.0
     noised = np.tensordot(each, [one.hessian for one in releases], 1) / each.sum()
     around = noised + each.sum() ** -0.5 * symmetric_noise(random, len(noised), count)
     found = np.concatenate([noised[None], around])
