@@ -964,16 +964,23 @@ FAULTS = [
     ),
     Fault(
         "private, norm of the dispersion",
-        "samplers/by_sums/private_poisson.py",
-        " + dispersed**2)",
-        ")",
+        "samplers/by_sums/private_families.py",
+        "xp.sqrt(squares + (dispersion[:, 1] / self.dispersed(xp)) ** 2)",
+        "xp.sqrt(squares)",
         "test_private.py",
     ),
     Fault(
         "private, dispersion",
-        "samplers/by_sums/private_poisson.py",
+        "samplers/by_sums/private_families.py",
         "holds = off",
         "holds = 0.0 * off",
+        "test_private.py",
+    ),
+    Fault(
+        "private, centres of scores",
+        "samplers/by_sums/private_families.py",
+        "scores - centre, 0.0",
+        "scores, 0.0",
         "test_private.py",
     ),
     Fault(

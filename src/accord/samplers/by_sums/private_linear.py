@@ -157,7 +157,7 @@ class Linear:
         """The posterior given the releases of all steps, for a Gaussian prior."""
         mean, precision = prior
         last, count = releases[-1], len(mean) - 1
-        largest = max(last.square, 0.0) * (1.0 + _HIGH * (2.0 / rows) ** 0.5) + _HIGH * last.step.of_square
+        largest = max(last.square, 0.0) * (1.0 + _HIGH * (2.0 / rows) ** 0.5) + _HIGH * (last.step.of_square or 0.0)
         end = 0.5 * float(np.log(largest / rows))
         # the information of the rows is H / s^2
         least = np.trace(precision[:-1, :-1]) / count * np.exp(2.0 * end)
@@ -303,7 +303,9 @@ def _weighted(seen: _Seen, hessians: np.ndarray, log_sd: np.ndarray) -> tuple[np
     share, fit = np.linalg.solve(hessians, left), np.linalg.solve(hessians, quiet[..., None])[..., 0]
     free = np.maximum(rows - len(mean), 1.0)
     expected = free * variance + np.einsum("ja,ja->j", quiet, fit) + np.trace(share, axis1=1, axis2=2)
-    of_square = 2.0 * free * variance**2 + release.step.of_square**2 + 2.0 * np.einsum("jab,jba->j", share, share)
+    of_square = (
+        2.0 * free * variance**2 + (release.step.of_square or 0.0) ** 2 + 2.0 * np.einsum("jab,jba->j", share, share)
+    )
     of_square = of_square + 4.0 * np.einsum("ja,jab,jb->j", fit, left, fit)
     kept = _kept(release.step.radius / np.sqrt(expected / rows))
     off_square = release.square - kept * expected
