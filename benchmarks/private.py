@@ -28,11 +28,11 @@ from scipy.special import expit
 
 from accord.base.counters import generator
 from accord.models.families import Beta, Gamma, NegativeBinomial, Poisson, Student
-from accord.samplers.by_sums.evaluations import raised, unpacked
+from accord.samplers.by_sums.evaluations import raised
 from accord.samplers.by_sums.private_families import OTHERS, FamilyScores
 from accord.samplers.by_sums.private_linear import Linear, answers
 from accord.samplers.by_sums.private_logistic import Logistic
-from accord.samplers.by_sums.private_model import Budget, Release, Step, likely, strength
+from accord.samplers.by_sums.private_model import Budget, Release, likely, strength
 
 SIZES = [(1_000, 5), (5_000, 5), (20_000, 5), (1_000, 15), (5_000, 15), (20_000, 15)]
 EPSILONS = (0.5, 1.0, 3.0)
@@ -54,18 +54,18 @@ RESIDUALS = {
     ),
 }
 LINEAR = ("linear", "outside", "unfit", *RESIDUALS)
-# Mean count and declared range of Poisson regressions.
-COUNTS = {"poisson": (2.0, (0.0, 20.0)), "rare": (0.3, (0.0, 5.0))}
-COUNTS |= dict.fromkeys(("negative", "slightly", "zeros"), COUNTS["poisson"])
-# Variance of counts relative to their mean.
-DISPERSION = {"negative": 2.0, "slightly": 1.2}
 # Family, declared range, linear predictor of the intercept, its unit, and other parameter.
 FAMILIES = {
+    "poisson": (Poisson(), (0.0, 20.0), np.log(2.0) - 0.125, 1.0, None),
+    "rare": (Poisson(), (0.0, 5.0), np.log(0.3) - 0.125, 1.0, None),
     "gamma": (Gamma(), (0.01, 200.0), np.log(5.0), 1.0, 2.0),
     "counts": (NegativeBinomial(), (0.0, 40.0), np.log(2.0), 1.0, 2.0),
     "beta": (Beta(), (1e-4, 1.0 - 1e-4), -0.5, 1.0, 5.0),
     "tails": (Student(nu=4.0), (-1.0, 1.0), 0.0, 0.3, 0.15),
 }
+FAMILIES |= dict.fromkeys(("negative", "slightly", "zeros"), FAMILIES["poisson"])
+# Variance of counts relative to their mean.
+DISPERSION = {"negative": 2.0, "slightly": 1.2}
 # Sds of their linear predictor and of their intercept.
 LOG_RATE, LOG_MEAN = 0.5, 0.1
 # Sds of the linear predictor, of the intercept and of the residuals, for a response between -1 and 1.
@@ -74,7 +74,7 @@ PREDICTOR, INTERCEPT, RESIDUAL = 0.15, 0.1, 0.15
 
 def columns(random: np.random.Generator, rows: int, dim: int, design: str) -> np.ndarray:
     """Columns between -1 and 1, the first one constant, shape (row, dim)."""
-    if design in ("uniform", *LINEAR, *COUNTS, *FAMILIES):
+    if design in ("uniform", *LINEAR, *FAMILIES):
         found = random.uniform(-1.0, 1.0, (rows, dim))
     else:
         # a third of the range is one sd, and columns have correlation 1/2
@@ -159,82 +159,52 @@ def linear(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple
     )
 
 
-def poisson(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple[np.ndarray, ...]:
-    """The same of a Poisson regression, (dim,)."""
-    random, (mean, ends) = generator(seed, "study"), COUNTS[design]
-    model = FamilyScores(Poisson(), ends)
-    usual = np.exp(model.origin[0])
-    x, truth = columns(random, rows, dim, design), LOG_RATE * (3.0 / (dim - 1)) ** 0.5 * random.standard_normal(dim)
-    truth[0] = np.log(mean / usual) - LOG_RATE**2 / 2.0 + LOG_MEAN * random.standard_normal()
-    rates = usual * np.exp(x @ truth)
-    if design in DISPERSION:
-        beyond = DISPERSION[design] - 1.0
-        rates = beyond * random.gamma(rates / beyond)
-    y, precision = random.poisson(rates), np.eye(dim) / PRIOR**2
-    if design == "zeros":
-        # the mean has a log link still
-        y, truth[0] = y * (random.random(rows) > 0.2), truth[0] + np.log(0.8)
-    answer, prior = model.answers(x, y, random), (np.zeros(dim), precision)
-    releases, found = budget.released(model, dim, rows, answer, lambda position: prior, seed)
-    low, high = np.quantile(found.draws(2_000, random), [0.05, 0.95], axis=0)
-    mode, last = truth.copy(), releases[-1]
-    for _ in range(12):
-        rates = usual * np.exp(x @ mode)
-        hessian = (x * rates[:, None]).T @ x + precision
-        mode = mode + np.linalg.solve(hessian, x.T @ (y - rates) - precision @ mode)
-    sds, ignored = np.sqrt(np.diagonal(np.linalg.inv(hessian))), raised(last.hessian, 1e-3)
-    units = model.units(last)
-    naive = last.position + np.linalg.solve(ignored, last.gradient) / units
-    naive_sds = np.sqrt(np.diagonal(np.linalg.inv(ignored))) / units
-    exact = answer(last.position, Step(last.step.radius, 1.0, 0.0, 0.0, of_fit=(0.0,), law=last.step.law))
-    return (
-        (low < truth) & (truth < high),
-        (high - low) / (2.0 * INTERVAL * sds),
-        np.abs(truth - mode) < INTERVAL * sds,
-        np.abs(truth - naive) < INTERVAL * naive_sds,
-        noise_of_hessian([last], unpacked(exact[dim:-1], dim)),
-        all(check.holds for check in model.checks(found, releases, rows)),
-    )
-
-
 def of_family(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tuple[np.ndarray, ...]:
-    """The same of another family, (dim + 1,) with the log of the other parameter last."""
+    """The same of another family, with the log of the other parameter last, if there is one."""
     family, ends, intercept, unit, other = FAMILIES[design]
     random, model = generator(seed, "study"), FamilyScores(family, ends)
-    x, truth = columns(random, rows, dim, design), random.standard_normal(dim + 1)
-    truth[:-1] *= unit * LOG_RATE * (3.0 / (dim - 1)) ** 0.5
+    x, truth = columns(random, rows, dim, design), unit * LOG_RATE * (3.0 / (dim - 1)) ** 0.5
+    truth = truth * random.standard_normal(dim)
     truth[0] = intercept + unit * LOG_MEAN * random.standard_normal()
-    truth[-1] = np.log(other)
     with jax.enable_x64(True):
-        own = {OTHERS[family.name][0]: jnp.asarray(other)}
-        y = family.replicated(own, jnp.asarray(x @ truth[:-1]), {}, jax.random.key(seed)).astype(float)
+        own = {OTHERS[family.name][0]: jnp.asarray(other)} if other else {}
+        predictor = x @ truth
+        if design in DISPERSION:
+            beyond = DISPERSION[design] - 1.0
+            predictor = np.log(beyond * random.gamma(np.exp(predictor) / beyond) + 1e-300)
+        y = np.asarray(family.replicated(own, jnp.asarray(predictor), {}, jax.random.key(seed)), float)
+        if design == "zeros":
+            # the mean has a log link still
+            y, truth[0] = y * (random.random(rows) > 0.2), truth[0] + np.log(0.8)
+        truth = np.append(truth, [np.log(other)] if other else [])
 
         def log_density(at: jax.Array) -> jax.Array:
-            return family.log_density({OTHERS[family.name][0]: jnp.exp(at[-1])}, x @ at[:-1], {"y": y}).sum()
+            here = dict(zip(own, jnp.exp(at[dim:]), strict=True))
+            return family.log_density(here, x @ at[:dim], {"y": y}).sum()
 
         mode, slopes = truth, jax.jit(lambda at: (jax.grad(log_density)(at), jax.hessian(log_density)(at)))
         for _ in range(6):
             gradient, hessian = map(np.asarray, slopes(mode))
             mode = mode - np.linalg.solve(hessian, gradient)
-    origin, unit, log_other = model.origin
-    scales, shift = np.append(np.full(dim, unit), 1.0), np.zeros(dim + 1)
-    shift[[0, -1]] = origin, log_other
+    origin, unit, *log_other = model.origin
+    scales, count = np.append(np.full(dim, unit), np.ones(len(log_other))), len(truth)
+    shift = np.concatenate([[origin], np.zeros(dim - 1), log_other])
     truth, mode, sds = (truth - shift) / scales, (mode - shift) / scales, np.diagonal(np.linalg.inv(-hessian)) ** 0.5
-    prior = np.zeros(dim + 1), np.eye(dim + 1) / PRIOR**2
-    answer = model.answers(x, np.asarray(y), random)
-    releases, found = budget.released(model, dim + 1, rows, answer, lambda position: prior, seed)
+    prior = np.zeros(count), np.eye(count) / PRIOR**2
+    answer = model.answers(x, y, random)
+    releases, found = budget.released(model, count, rows, answer, lambda position: prior, seed)
     low, high = np.quantile(found.draws(2_000, random), [0.05, 0.95], axis=0)
     last = releases[-1]
     units, ignored = model.units(last), raised(last.hessian, 1e-3)
     naive = last.position + np.linalg.solve(ignored, last.gradient) / units
     naive_sds = np.sqrt(np.diagonal(np.linalg.inv(ignored))) / units
-    step = Step(last.step.radius, 1.0, 0.0, 0.0, law=last.step.law)
+    quiet = last.step._replace(of_gradient=0.0, of_hessian=0.0)
     return (
         (low < truth) & (truth < high),
         (high - low) / (2.0 * INTERVAL * sds / scales),
         np.abs(truth - mode) < INTERVAL * sds / scales,
         np.abs(truth - naive) < INTERVAL * naive_sds,
-        noise_of_hessian([last], unpacked(answer(last.position, step)[dim + 1 :], dim + 1)),
+        noise_of_hessian([last], Release.of(last.position, quiet, answer(last.position, quiet)).hessian),
         all(check.holds for check in model.checks(found, releases, rows)),
     )
 
@@ -256,8 +226,6 @@ def noise_of_hessian(releases: list[Release], hessian: np.ndarray) -> float:
 def main(studies: int = 1_000, design: str = "uniform", cells: str = "") -> None:
     """Print the table. Cells are rows/parameters/epsilon, separated by commas, by default all."""
     model, study = (Linear(all_count=design != "unfit"), linear) if design in LINEAR else (Logistic(), logistic)
-    if design in COUNTS:
-        model, study = FamilyScores(Poisson(), COUNTS[design][1]), poisson
     if design in FAMILIES:
         model, study = FamilyScores(*FAMILIES[design][:2]), of_family
     print(

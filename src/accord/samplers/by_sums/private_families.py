@@ -241,7 +241,7 @@ def clipped_family_scores(
         of_row: Array = potential.log_likelihood({COEFFICIENTS: jnp.zeros(1), **own}, row)[0]
         return of_row
 
-    # arrays without a formula are those of a Poisson regression
+    # the only family without a formula is Poisson
     found = density if isinstance(params, dict) else _density(Poisson())
     return _numbers(found, origin, columns, response, counted, x, Law(*law))
 
@@ -275,7 +275,7 @@ def _numbers(
 
 @dataclass(frozen=True)
 class FamilyScores(Gradients):
-    """Poisson regressions, and those of a family in `OTHERS`, whose last parameter is the log of the other one.
+    """Poisson regressions, and regressions of a family in `OTHERS`, with the log of the other parameter last.
 
     Parameters
     ----------
@@ -404,7 +404,7 @@ class FamilyScores(Gradients):
         return np.linalg.inv(raised(last.hessian, 0.0) * np.outer(more, more) + precision)
 
     def checks(self, found: Components, releases: Sequence[Release], rows: int) -> tuple[Check, ...]:
-        """The checks of gradients, and those of the family."""
+        """The checks of all models with gradients, and two of the other parameter or one of the counts."""
         own = self._of_other(found, releases) if _other(self.family) else self._of_counts(found, releases, rows)
         return *super().checks(found, releases, rows), *own
 
