@@ -178,6 +178,51 @@ def test_a_poisson_study(tmp_path):
     np.testing.assert_array_equal(runs["north"].draws, runs["south"].draws)
 
 
+# A negative binomial regression of counts in a wide range.
+COUNTS = STUDY.replace("died ~", "visits ~").replace("bernoulli", "negative_binomial")
+COUNTS = COUNTS.replace("died = [0, 1]", "visits = [0, 200]")
+TRUTH = {"intercept": 1.0, "scale(age)": 0.3, "ward[b]": 0.4, "ward[c]": 0.0}
+
+
+def counts(folder):
+    """Sites with counts of mean exp(TRUTH) and variance mean + mean^2 / 2."""
+    found = federation(folder, COUNTS)
+    for place, site in enumerate(SITES):
+        random, own = np.random.default_rng(place + 10), table(place)
+        age = (own["age"] - 55.0) / (70.0 / 12.0**0.5)
+        mean = np.exp(1.0 + 0.3 * age + 0.4 * (own["ward"] == "b"))
+        own["visits"] = random.poisson(mean * random.gamma(2.0, 0.5, ROWS))
+        (folder / site / "rows.csv").write_text(written(own))
+    return found
+
+
+def test_sites_send_sums_of_another_family_with_noise(tmp_path):
+    found = counts(tmp_path)
+    seen = check(found.study, found.policy("north"))
+    assert not seen.wrong and not seen.perhaps and seen.coverage.is_enough
+    found.run(until=2)
+    content = json.loads(found.board.read(2, "north").splitlines()[0])["content"]
+    assert set(content) == {"coarse"}
+    # the site has entered the study
+    other = StudyDocument(COUNTS.replace("draws = 200", "draws = 100"))
+    assert epsilon(found.policy("north"), other) == pytest.approx(spent(2**0.5 * strength(3.0, 1e-6), 1e-6), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_study_of_another_family(tmp_path):
+    found = counts(tmp_path)
+    runs = found.run()
+    first = runs["north"]
+    assert first.certificate.holds, first.certificate
+    assert first.traffic.sums == 3 and first.private["epsilon"] == 3.0
+    for other in [runs["south"], runs["west"], result(found.study, found.board.folder, found.public)]:
+        np.testing.assert_array_equal(first.draws, other.draws)
+    off = first.draws.mean(axis=(0, 1, 2)) - [*TRUTH.values(), np.log(2.0)]
+    assert (np.abs(off) < 3.5 * first.draws.std(axis=(0, 1, 2))).all()
+    for site in SITES:
+        assert epsilon(found.policy(site), found.study) == pytest.approx(3.0, rel=1e-6)
+
+
 # --- ledger ---
 
 

@@ -337,7 +337,8 @@ def _of_family(family: Family, ends: tuple[float, float] | None) -> FamilyScores
         raise ValueError(f"ranges: y, the response, needs a lowest and a higher count, 0 or more, found {(low, high)}")
     if isinstance(family, Student) and family.nu is None:
         raise ValueError(
-            "Private() needs known degrees of freedom: pass the family accord.models.families.Student(nu=4.0)"
+            "Private() needs known degrees of freedom: pass the family accord.models.families.Student(nu=4.0). A "
+            "study document has no key for them"
         )
     return FamilyScores(family, (low, high))
 

@@ -236,9 +236,9 @@ def clipped_family_scores(
     params = potential.unravel(jnp.zeros(x.size))
 
     def density(eta: Array, other: Array, y: Array) -> Array:
-        row = {"design": jnp.zeros((1, 1)), "offset": eta[None], "y": y[None]}
+        row = {"design": jnp.zeros((1, len(scaled))), "offset": eta[None], "y": y[None]}
         own = dict(zip(set(params) - {COEFFICIENTS}, other, strict=True))
-        of_row: Array = potential.log_likelihood({COEFFICIENTS: jnp.zeros(1), **own}, row)[0]
+        of_row: Array = potential.log_likelihood({COEFFICIENTS: jnp.zeros(len(scaled)), **own}, row)[0]
         return of_row
 
     # the only family without a formula is Poisson
