@@ -456,7 +456,7 @@ class FamilyScores(Gradients):
         return (Check("dispersion", off, _OFF, holds, text),)
 
     def message(self, place: Coordinates, step: Step) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """The sum of scores. It differentiates by two numbers of each row."""
+        """The sum of scores. It differentiates by one or two numbers of each row."""
         count = self.columns(len(place.origin))
         scaled = place.factor[:count, :count] / self.origin[1]
         arguments = scaled, self.origin, np.array(self.ends, np.float64), *map(np.asarray, step.law)
