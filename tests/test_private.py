@@ -345,6 +345,14 @@ def test_colluding_agents_leave_the_noise_that_epsilon_needs():
             assert excess**2 * (agents - colluding) / agents >= 1.0 - 1e-12
 
 
+@pytest.mark.parametrize("agents", [1, 3])
+def test_no_more_agents_than_all_others_can_collude(agents):
+    most = max(1, agents - 1)
+    Private(epsilon=1.0, ranges=RANGES, colluding=most).require(logistic(60, agents))
+    with pytest.raises(ValueError, match=f"colluding must be at most {most}, .* found {most + 1}"):
+        Private(epsilon=1.0, ranges=RANGES, colluding=most + 1).require(logistic(60, agents))
+
+
 def test_agents_without_masks_add_all_of_the_noise_each():
     method = Private(epsilon=1.0, ranges=RANGES, colluding=0)
     # the other agent receives one message in the clear

@@ -265,6 +265,14 @@ def test_a_policy_limits_colluding(ledger):
     again(ledger, text).answer("north")
 
 
+def test_a_study_protects_against_all_other_sites_at_most(ledger):
+    with pytest.raises(ValueError, match="at most 2, .* found 3"):
+        StudyDocument(STUDY.replace("epsilon = 3.0", "epsilon = 3.0\ncolluding = 3"))
+    ledger.changes = {"colluding": 3}
+    with pytest.raises(RefusedError, match="against 1. A study of 3 sites can protect against 2 at most"):
+        again(ledger, STUDY).answer("north")
+
+
 def test_a_damaged_ledger_is_an_error(ledger):
     policy = ledger.policy("north")
     entered(policy, ledger.study)
@@ -299,8 +307,47 @@ def test_both_kinds_of_studies_never_read_the_same_rows(ledger, first, second):
     again(ledger, first).answer("north")
     with pytest.raises(RefusedError, match="does not allow that by `mixed`"):
         again(ledger, second).answer("north")
+    assert "does not allow that by `mixed`" in check(ledger.study, ledger.policy("north")).wrong[0]
     ledger.changes = {"mixed": True}
     again(ledger, second).answer("north")
+
+
+@pytest.mark.parametrize("text", ["{}.0", "0{}", " {}", "{},0", '"{}"'])
+def test_an_id_with_the_same_number_is_the_same_person(ledger, text):
+    def write(ids):
+        path = ledger.folder / "north" / "rows.csv"
+        path.write_text(written({**table(0), "id": ids}).replace(",", ";"))
+
+    ledger.changes = {"person": "id"}
+    write(np.arange(ROWS))
+    again(ledger, STUDY)
+    entered(ledger.policy("north"), ledger.study)
+    write([text.format(k).replace(",", "#") for k in range(ROWS)])
+    path = ledger.folder / "north" / "rows.csv"
+    path.write_text(path.read_text().replace("#", ","))
+    assert epsilon(ledger.policy("north"), StudyDocument(STUDY.replace("draws = 200", "draws = 100"))) > 3.5
+
+
+@pytest.mark.parametrize(("before", "after"), [("id", None), (None, "id"), ("id", "number")])
+def test_rows_are_recognised_by_one_column_in_all_studies(ledger, before, after):
+    path = ledger.folder / "north" / "rows.csv"
+    path.write_text(written({**table(0), "id": np.arange(ROWS), "number": np.arange(ROWS)}))
+    names = {name: {"person": name} if name else {} for name in (before, after)}
+    ledger.changes = names[before]
+    again(ledger, STUDY).answer("north")
+    ledger.changes = names[after]
+    again(ledger, STUDY.replace("draws = 200", "draws = 100"))
+    remedy = 'set person = "id" again' if before else "remove `person`"
+    with pytest.raises(RefusedError, match=f"by which all rows look new. In the policy, {remedy}"):
+        ledger.answer("north")
+    assert remedy in check(ledger.study, ledger.policy("north")).wrong[0]
+    # nor may a study of the other kind look as if it read other rows
+    again(ledger, OPEN)
+    with pytest.raises(RefusedError, match="all rows look new"):
+        ledger.answer("north")
+    assert remedy in check(ledger.study, ledger.policy("north")).wrong[0]
+    ledger.changes = names[before]
+    again(ledger, STUDY.replace("draws = 200", "draws = 100")).answer("north")
 
 
 def test_rows_are_recognised_by_person(ledger):
@@ -343,7 +390,7 @@ def test_rows_are_recognised_by_person(ledger):
         ("epsilon = 3.0", "epsilon = 3.0\nrho = 1.0", "rho"),
         ('ward = ["a", "b", "c"]\n', "", "ranges has no entry for ward"),
         ("age = [20, 90]", "age = [90, 20]", "age needs a lowest and a higher number"),
-        ("age = [20, 90]", "age = [20, 90]\nagee = [0, 1]", "agee"),
+        ("age = [20, 90]", "age = [20, 90]\nagee = [0, 1]", "entry for 'agee', and the formula has age, died, ward only"),
         ('family = "bernoulli"', 'family = "negative_binomial"', "needs a logistic, linear or Poisson regression"),
         ("+ ward", "+ (1 | ward)", "cannot have effects of groups"),
         ("draws = 200", "draws = 200\ncoarse = false", "cannot have coarse"),

@@ -75,8 +75,11 @@ def check(study: StudyDocument, policy: SitePolicy) -> Checked:
     found.wrong += [absent_column(policy.data.name, name, near) for name, near in absent.items()]
     if not absent and policy.site in study.sites:
         _make_model(study, policy, found)
-    if study.private is not None and not found.wrong:
-        _forecast_private(study, policy, found)
+    if not found.wrong:
+        _enter(study, policy, found)
+    if study.private is not None:
+        if not found.wrong:
+            _forecast_private(study, policy, found)
     elif study.module is None and study.coarse:
         meter, rows = Meter(policy, study), found.rows * len(study.sites)
         found.forecast = meter.forecast(rows)
@@ -84,16 +87,23 @@ def check(study: StudyDocument, policy: SitePolicy) -> Checked:
     return found
 
 
-def _forecast_private(study: StudyDocument, policy: SitePolicy, found: Checked) -> None:
-    """Forecast what a study with differential privacy costs, from numbers of rows and from the ledger."""
-    assert study.private is not None
+def _enter(study: StudyDocument, policy: SitePolicy, found: Checked) -> None:
+    """What the ledger has about the site's rows, and whether it allows a study."""
+    ledger = Ledger(policy)
+    if study.private is None and not ledger.folder.is_dir():
+        return
     try:
-        ledger = Ledger(policy)
-        found.epsilon, found.mixed = ledger.state(study)
+        epsilon, mixed = ledger.state(study)
+        if study.private is not None:
+            found.epsilon, found.mixed = epsilon, mixed
         ledger.require(study)
     except DataError as error:
         found.wrong.append(str(error))
-        return
+
+
+def _forecast_private(study: StudyDocument, policy: SitePolicy, found: Checked) -> None:
+    """Forecast what a study with differential privacy finds, from numbers of rows."""
+    assert study.private is not None
     place = study.sites.index(policy.site)
     own = study.fitted(place, policy.data)
     found.rows, found.unfit, found.clipped = own.fits.size, int((~own.fits).sum()), own.clipped

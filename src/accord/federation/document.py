@@ -25,7 +25,7 @@ from ..engines.noise import seed_words
 from ..models.documents import arguments_of_glm, keys_of_data, keys_of_glm, options_of_study
 from ..models.effects import INTEGRATED, require_integrated
 from ..models.formula import columns_of_formula, require_groups_of_sites
-from ..models.glm import glm_within
+from ..models.glm import glm_within, ranges_of
 from ..models.regression import Regression
 from ..models.sections import require_known, require_placed, require_type
 from ..models.tables import family_of, needed
@@ -229,9 +229,8 @@ class StudyDocument:
     @cached_property
     def ranges(self) -> Ranges:
         """The declared ranges of the columns of a study with differential privacy."""
-        found = Ranges(self._arguments.get("ranges", {}))
-        found.require(sorted(columns_of_formula(self._arguments["formula"])))
-        return found
+        own = self._arguments
+        return ranges_of(own.get("ranges", {}), own["formula"], own.get("family", "normal"))
 
     def _require_private(self) -> None:
         """Raise `ValueError` if the document has anything that depends on rows."""

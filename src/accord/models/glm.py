@@ -40,7 +40,7 @@ from .effects import (
 from .effects import parameters as parameters_of_effects
 from .families import Family
 from .families.family import Rows
-from .formula import Formula
+from .formula import Formula, columns_of_formula
 from .parameters import UserPriors, defaults_of, flat_names, init_of, log_orders, names_of, note_on, notes_beside
 from .predictive import FormulaPredictive
 from .priors import Prior
@@ -112,10 +112,11 @@ def glm(
         on the size of the smallest group: 7 to 15 nodes for one effect, 5 to 9 for each of two.
     ranges : mapping, optional
         For differential privacy, see `accord.samplers.Private`: the lowest and the highest number of each column, or
-        its levels, from public knowledge: ``{"age": (18, 90), "ward": ("a", "b"), "died": (0, 1)}``. Whole numbers
-        mean a column of whole numbers. Levels, default priors, means and standard deviations then follow from these
-        ranges and not from rows. A number beyond its range counts as the end of the range. A row with a missing cell
-        or an unknown level counts as none, without a warning.
+        its levels, from public knowledge: ``{"age": (18, 90), "ward": ("a", "b"), "died": (0, 1)}``. Levels, default
+        priors, means and standard deviations then follow from these ranges and not from rows. A number beyond its
+        range counts as the end of the range. A row with a missing cell or an unknown level is left out. With the
+        range (0, 1), so is a row with another number: write (0.0, 1.0) for shares. If any of this happens to more than
+        a fifth of a table's rows, a warning says so.
 
     Returns
     -------
@@ -153,7 +154,9 @@ def glm(
         several = {"weights": weights, "exposure": exposure, "nodes": nodes}
         if given := [name for name, value in several.items() if value is not None]:
             raise ValueError(f"with ranges there can be no {given[0]}")
-        return _of_tables_within(Ranges(ranges), table, formula, family, priors)
+        used = columns_of_formula(formula) if isinstance(ranges, Mapping) else ()
+        named = {name: own for name, own in ranges.items() if name in used} if used else ranges
+        return _of_tables_within(ranges_of(named, formula, family), table, formula, family, priors)
     if isinstance(table, RemoteStudy):
         require_integrated(effects)
         options: dict[str, Any] = {"weights": weights, "exposure": exposure, "effects": effects, "nodes": nodes}
@@ -246,6 +249,15 @@ def glm(
     return post
 
 
+def ranges_of(ranges: Mapping[str, Sequence[Any]], formula: str, family: str | Family) -> Ranges:
+    """The declared ranges, of which some are for counts. Raises `ValueError` unless each column of a formula has one."""
+    own = family_of(family)
+    is_count = own.is_whole or own.name in ("categorical", "ordinal")
+    found = Ranges(ranges, tuple(columns_of_formula(formula.partition("~")[0] + "~ 1")) if is_count else ())
+    found.require(sorted(columns_of_formula(formula)))
+    return found
+
+
 def _of_tables_within(
     ranges: Ranges, table: Any, formula: str, family: str | Family, priors: Mapping[str, Prior] | None
 ) -> Regression:
@@ -259,6 +271,8 @@ def _of_tables_within(
             here[source.name] = ranges.within(source.columns, source.dialect)
         except DataError as error:
             raise DataError(f"{source.name}: {error}") from None
+        if text := here[source.name].warning:
+            warnings.warn(f"{source.name}: {text}", stacklevel=3)
     rows = [own.fits.size for own in here.values()]
     return glm_within(ranges, list(here), rows, here, formula, family, priors)
 

@@ -99,7 +99,8 @@ class Private(BySums):
         regression also needs the range of its response, under "y". Values beyond a range count as its end, or less in
         a logistic regression.
     colluding
-        Number of agents that may reveal their noise to others. The noise of the remaining agents hides a row alone.
+        Number of agents that may reveal their noise to others, at most all but one. The noise of the remaining agents
+        hides a row alone.
 
     Raises
     ------
@@ -150,6 +151,11 @@ class Private(BySums):
     def require(self, post: Posterior) -> None:
         """Raise `ValueError` if this method cannot sample a posterior, without reading data."""
         self._place(post)
+        most = max(1, post.num_agents - 1)
+        if self.colluding > most:
+            raise ValueError(
+                f"colluding must be at most {most}, the number of all other agents or sites, found {self.colluding}"
+            )
 
     def likely(self, post: Posterior, *, masks: bool) -> Covered:
         """The simulated coverage for the posterior's numbers of rows and parameters, without reading data."""
