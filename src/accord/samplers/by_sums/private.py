@@ -41,6 +41,7 @@ from .private_linear import Linear
 from .private_logistic import Logistic
 from .private_model import (
     COVERAGE,
+    WIDEST,
     Budget,
     Covered,
     PrivateModel,
@@ -167,11 +168,15 @@ class Private(BySums):
         return likely(self._model(post), budget, _rows(post), tuple(map(tuple, precision.tolist())))
 
     def too_few(self, post: Posterior, found: Covered) -> str:
-        """The reason to refuse a posterior for its simulated coverage."""
+        """The reason to refuse a posterior for its simulated intervals; empty if there is none."""
+        if found.is_enough and found.is_narrow:
+            return ""
+        why = f"cover the parameters {found.share:.0%} of the time only"
+        if found.is_enough:
+            why = f"are {found.width}, at most {WIDEST:g} times allowed, so the result would follow the prior"
         return (
             f"Private(epsilon={self.epsilon:g}, delta={self.delta:g}) with {_rows(post):,} rows and {post.dim} "
-            f"parameters: simulated intervals of 90% cover the parameters {found.share:.0%} of the time only. Use "
-            "more rows, a larger epsilon or fewer columns"
+            f"parameters: simulated intervals of 90% {why}. Use more rows, a larger epsilon or fewer columns"
         )
 
     def _budget(self, agents: int, *, masks: bool) -> Budget:
@@ -262,8 +267,8 @@ class Private(BySums):
         if self.delta * rows >= 1.0:
             raise ValueError(f"delta must be below 1 / number of rows, found {self.delta:g} and {rows:,} rows")
         before = self.likely(post, masks=job.masks)
-        if not before.is_enough:
-            raise ValueError(f"{self.too_few(post, before)}. Nothing was released")
+        if why := self.too_few(post, before):
+            raise ValueError(f"{why}. Nothing was released")
         session.stage("summing with noise")
 
         def answer(position: np.ndarray, step: Step) -> np.ndarray:
@@ -320,8 +325,7 @@ class Private(BySums):
         count, step = len(model.shares), model.step(model.start(dim), 1.0, ())
         cost = total_traffic(job.network, count * step.noise(model.columns(dim)).size, count)
         cost += Traffic(gradient_rows=count * model.message(self._place(job.post), step)[2]["gradients"] * rows)
-        doubt = "" if covered.is_enough else f"simulated intervals of 90% cover {covered.share:.0%} of the time"
-        return SumsForecast(self, Cost.of(cost), f"{count} sums", doubt)
+        return SumsForecast(self, Cost.of(cost), f"{count} sums", self.too_few(job.post, covered))
 
 
 def _rows(post: Posterior) -> int:

@@ -44,6 +44,8 @@ _NEAR = 0.2
 ROWS, _NODES = 1000, 4
 # Change of the linear predictor's sd at which its repetitions end.
 _STILL = 1e-4
+# Least eigenvalue of the Hessian of artificial rows, for a position where all of their weights vanish.
+TINY = 1e-9
 # Largest correction for this curvature, in standard deviations.
 _BENT = 2.0
 # Largest difference between Hessians of rows and of artificial columns, and sds of noise that a check allows for.
@@ -114,7 +116,7 @@ class Logistic:
         each = np.array([one.of_gradient for one in used]) ** -2.0
         position = each @ [one.position for one in used] / each.sum()
         gradient = each @ [one.gradient for one in used] / each.sum()
-        columns = gaussian_columns(releases[0].hessian / releases[0].hessian[0, 0])(generator(0, "columns"), ROWS)
+        columns = gaussian_columns(relative(releases[0]))(generator(0, "columns"), ROWS)
         bend, at, before = self._bend(columns, last._replace(position=position)), position, None
         for _ in range(self.bends):
             slope, expected, share = bend(at)
@@ -196,13 +198,13 @@ class Logistic:
         The expected one is the first Hessian, changed as that of artificial columns. Differences are relative to it,
         in the direction in which they are largest.
         """
-        columns = gaussian_columns(first.hessian / first.hessian[0, 0])(generator(0, "columns"), ROWS)
+        columns = gaussian_columns(relative(first))(generator(0, "columns"), ROWS)
 
         def root_of(release: Release) -> np.ndarray:
             hessian = (columns * self._weight(columns @ release.position, release)[:, None]).T @ columns
-            return np.linalg.cholesky(raised(hessian, 1e-6 * np.trace(hessian)))
+            return np.linalg.cholesky(raised(hessian, 1e-6 * np.trace(hessian) + TINY))
 
-        own = np.linalg.cholesky(raised(first.hessian, 1e-6 * first.hessian[0, 0]))
+        own = np.linalg.cholesky(raised(first.hessian, 1e-6 * max(first.hessian[0, 0], first.of_hessian)))
         inverse = np.linalg.inv(own @ np.linalg.solve(root_of(first), root_of(last)))
         off = np.abs(np.linalg.eigvalsh(inverse @ last.hessian @ inverse.T) - 1.0).max()
         sd = np.hypot(last.of_hessian, first.of_hessian) if last is not first else last.of_hessian
@@ -229,11 +231,16 @@ class Logistic:
             change = to - last.position
             mean = expit(begin + (nodes[:, None] + 1.0) / 2.0 * (columns @ change))
             on_the_way = (columns * (weights / 2.0 @ (mean * (1.0 - mean)))[:, None]).T @ columns
-            ridge = 1e-6 * np.trace(on_the_way) / len(to) * np.eye(len(to))
+            ridge = (1e-6 * np.trace(on_the_way) / len(to) + TINY) * np.eye(len(to))
             slope = np.linalg.solve(hessian + ridge, on_the_way + ridge)
             return slope, slope @ change, 1.0
 
         return bend
+
+
+def relative(first: Release) -> np.ndarray:
+    """Noised second moments of the columns, relative to the number of rows that count."""
+    return np.asarray(first.hessian / max(first.hessian[0, 0], first.of_hessian))
 
 
 def _is_near(one: Release, last: Release) -> bool:

@@ -34,7 +34,7 @@ from ...posterior.coordinates import Coordinates
 from ...posterior.potential import Potential, Shard
 from ...posterior.totals import of_rows
 from .evaluations import raised
-from .private_logistic import ROWS, Bend, Logistic
+from .private_logistic import ROWS, TINY, Bend, Logistic, relative
 from .private_model import Answer, Components, Release, Step, gaussian_columns, parts_of
 
 # Share of the privacy budget for each step. The first steps find the position and the cut of the last one.
@@ -194,7 +194,7 @@ class PoissonScores(Logistic):
         largest norm.
         """
         if releases:
-            columns = gaussian_columns(_relative(releases[0]))(generator(0, "columns"), ROWS)
+            columns = gaussian_columns(relative(releases[0]))(generator(0, "columns"), ROWS)
             level = np.minimum(self._mean(columns @ position), self.ends[1]).mean()
             cut = _CUT * level**0.5
         else:
@@ -234,11 +234,11 @@ class PoissonScores(Logistic):
     ) -> np.ndarray:
         """The posterior's covariance if the sums had neither noise nor clipped residuals."""
         last = releases[-1]
-        columns = gaussian_columns(_relative(releases[0]))(generator(0, "columns"), ROWS)
+        columns = gaussian_columns(relative(releases[0]))(generator(0, "columns"), ROWS)
         mean = self._mean(columns @ last.position)
         at = score(np, mean, self.ends, last.radius)
         hessian = (columns * (at.weight * at.slope)[:, None]).T @ columns
-        ridge = 1e-6 * np.trace(hessian) / len(hessian) * np.eye(len(hessian))
+        ridge = (1e-6 * np.trace(hessian) / len(hessian) + TINY) * np.eye(len(hessian))
         share = np.trace(np.linalg.solve(hessian + ridge, (columns * mean[:, None]).T @ columns + ridge)) / len(hessian)
         return np.linalg.inv(share * raised(last.hessian, 0.0) + precision)
 
@@ -261,7 +261,7 @@ class PoissonScores(Logistic):
     def _bend(self, columns: np.ndarray, last: Release) -> Bend:
         at = score(np, self._mean(columns @ last.position), self.ends, last.radius)
         hessian = (columns * (at.weight * at.slope)[:, None]).T @ columns
-        ridge = 1e-6 * np.trace(hessian) / len(hessian) * np.eye(len(hessian))
+        ridge = (1e-6 * np.trace(hessian) / len(hessian) + TINY) * np.eye(len(hessian))
         inverse = np.linalg.inv(hessian + ridge)
 
         def bend(to: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
@@ -273,8 +273,3 @@ class PoissonScores(Logistic):
             return inverse @ (there + ridge), inverse @ gradient, float(share)
 
         return bend
-
-
-def _relative(first: Release) -> np.ndarray:
-    """Noised second moments of the columns, relative to the number of rows that count."""
-    return np.asarray(first.hessian / max(first.hessian[0, 0], first.of_hessian))
