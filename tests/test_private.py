@@ -652,6 +652,53 @@ def test_studies_whose_intervals_do_not_cover_are_refused_before_a_sum(monkeypat
     assert not asked
 
 
+@pytest.mark.parametrize(
+    ("model", "rows", "epsilon", "fine"),
+    [(Logistic(), 1000, 1.0, True), (Logistic(), 200, 1.0, False), (Linear(), 200, 1.0, False)],
+)
+def test_simulated_intervals_have_a_width(model, rows, epsilon, fine, briefly):
+    precision = np.eye(6 if isinstance(model, Linear) else 5) / 6.25
+    found = private_model.likely(model, Budget(strength(epsilon, 1e-6), 1.0), rows, tuple(map(tuple, precision.tolist())))
+    assert found.is_enough and found.is_narrow is fine
+    # the table of docs/privacy.md
+    assert found.wider == pytest.approx(5.2, rel=0.2) if fine else "wide as those of the prior" in found.width
+
+
+def test_studies_of_noise_are_refused_before_a_sum(briefly):
+    with pytest.raises(ValueError, match="about as wide as those of the prior.* larger epsilon.*Nothing was released"):
+        accord.sample(logistic(200, 1), accord.Network.complete(1), Private(epsilon=1.0, ranges=RANGES))
+    with pytest.raises(ValueError, match=r"are \d+ times as wide as without noise, at most 20 times allowed"):
+        accord.sample(logistic(20_000, 1), accord.Network.complete(1), Private(epsilon=0.04, ranges=RANGES))
+
+
+@pytest.mark.parametrize("model", [Logistic(), Linear(), PoissonScores((0.0, 20.0))])
+def test_noise_makes_no_matrix_singular(model):
+    budget, dim = Budget(strength(0.01, 1e-6), 1.0), 6 if isinstance(model, Linear) else 5
+    for seed in range(12):
+        random = np.random.default_rng(seed)
+        x = np.column_stack([np.ones(200), random.uniform(-1.0, 1.0, (200, 4))])
+        prior = np.zeros(dim), np.eye(dim) / (6.25 if seed % 2 else 1e4)
+        answer = model.simulated(x, model.usual(prior[1])(random), random)
+        releases, found = budget.released(model, dim, 200, answer, lambda position, prior=prior: prior, seed)
+        assert np.isfinite(found.draws(50, random)).all()
+        for check in model.checks(found, releases, 200):
+            assert check.name != "skewness" or not check.holds or "not checked" in check.text
+        assert np.isfinite(model.without_noise(releases, found, prior[1], 200)).all()
+
+
+def test_a_narrow_column_does_not_pass_by_the_luck_of_noise():
+    random, model, rows = np.random.default_rng(0), Logistic(), 20_000
+    step = Budget(strength(1.0, 1e-6), 1.5**0.5).step(model, np.zeros(3), ())
+    for mean, sd, least, most in ((-0.9, 0.05, 0.0, 0.03), (0.0, 0.2, 0.97, 1.0)):
+        moments = np.array([[1.0, mean, 0.0], [mean, mean**2 + sd**2, 0.0], [0.0, 0.0, 1.0 / 3.0]])
+        passed = []
+        for noise in private_model.symmetric_noise(random, 3, 300):
+            hessian = rows * moments / 4.0 + step.of_hessian * noise
+            release = Release(np.zeros(3), np.zeros(3), hessian, step.of_gradient, step.of_hessian)
+            passed.append(private._columns_as_declared(model, release, rows, ["lab", "x"])[1].holds)
+        assert least <= np.mean(passed) <= most
+
+
 def test_a_run_whose_simulated_intervals_do_not_cover_is_not_certified(monkeypatch, briefly):
     monkeypatch.setattr(private, "coverage", lambda *arguments: private.Covered(0.5, 0.01))
     with pytest.warns(UserWarning, match=r"cover 50.0% \+- 1.0% of the time"):
@@ -697,7 +744,7 @@ def test_impossible_runs_raise_before_a_sum():
     refused('needs engine="local"', method, engine=elsewhere)
     refused("ranges has no entry for x", Private(epsilon=1.0, ranges={k: v for k, v in RANGES.items() if k != "x"}))
     refused("ag", Private(epsilon=1.0, ranges={**RANGES, "agee": (0, 1)}))
-    refused("needs an intercept", Private(epsilon=1.0, ranges={**RANGES, "intercept": (0, 1)}))
+    refused("needs an intercept: remove 0 . from the formula", Private(epsilon=1.0, ranges={**RANGES, "intercept": (0, 1)}))
     X, y = rows(60)
     counts = accord.models.poisson_regression([(X[k::3], y[k::3]) for k in range(3)], names=NAMES)
     refused("ranges has no entry for y", method, counts)

@@ -3,6 +3,7 @@
 import json
 import shutil
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from accord.federation import RefusedError, StudyDocument, result
 from accord.federation.check import check
 from accord.federation.engine import CoarseStudyTotals
 from accord.federation.ledger import Ledger
+from accord.federation.program import remedy
 from accord.samplers.by_sums import private_model
 from accord.samplers.by_sums.private import spent, strength
 
@@ -127,7 +129,7 @@ def test_the_model_does_not_depend_on_rows(tmp_path):
     odd["died"] = [*odd["died"][:-5], 2, 0, 1, 0, 1]
     (tmp_path / "north" / "rows.csv").write_text(written(odd))
     runs = found.run()
-    assert runs["north"].certificate.holds and any("4 of 2000 rows count as none" in line for line in found.log)
+    assert runs["north"].certificate.holds and any("4 of 2000 rows are left out" in line for line in found.log)
     content = json.loads(found.board.read(1, "north").splitlines()[0])["content"]
     assert content == {"rows": ROWS} and runs["north"].private["wider"].keys() == runs["south"].private["wider"].keys()
 
@@ -394,6 +396,12 @@ def test_rows_are_recognised_by_person(ledger):
         ('family = "bernoulli"', 'family = "negative_binomial"', "needs a logistic, linear or Poisson regression"),
         ("+ ward", "+ (1 | ward)", "cannot have effects of groups"),
         ("draws = 200", "draws = 200\ncoarse = false", "cannot have coarse"),
+        ("draws = 200", "draws = 200\nreport = true", "cannot have report: sites send noised sums only"),
+        ("draws = 200", "draws = 200\nfallback = true", "cannot have fallback"),
+        ("epsilon = 3.0", "epsilon = 3.0\ndelta = 0", "delta must be"),
+        ("scale(age) +", "0 + scale(age) +", "remove 0 . from the formula"),
+        ("age = [20, 90]", "age = [20, 90]\ndose = [0, 1]", "entry for 'dose', and the formula has age, died, ward only"),
+        ("scale(age)", "log(age - 20)", "not finite in some rows that the declared ranges allow"),
         (
             'sites = ["north", "south", "west"]',
             'sites = ["north", "south", "west"]\nmissing = "drop"',
@@ -414,7 +422,7 @@ def test_the_check_shows_epsilon_and_coverage(tmp_path, monkeypatch):
     words = ["study", "check", str(tmp_path / "study.toml"), str(tmp_path / "north" / "site.toml")]
     out = CliRunner().invoke(app, words)
     assert out.exit_code == 0, out.output
-    assert "this one included: 3" in out.output and "intervals of 90% cover" in out.output
+    assert "this one included: 3" in out.output and "times as wide as without noise" in out.output
     assert not (tmp_path / "north" / "kept" / "ledger").exists()
     monkeypatch.setattr(private_model, "COVERAGE", 1.0)
     assert "Use more rows" in check(found.study, found.policy("north")).perhaps[0]
@@ -423,7 +431,7 @@ def test_the_check_shows_epsilon_and_coverage(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("column", "values", "message"),
     [
-        ("died", ["yes"] * ROWS, "rows count as none"),
+        ("died", ["yes"] * ROWS, "rows are left out"),
         ("age", np.full(ROWS, 700.0), "numbers of age are beyond its range"),
     ],
 )
@@ -432,6 +440,45 @@ def test_the_check_sees_cells_that_do_not_fit(tmp_path, column, values, message)
     (tmp_path / "north" / "rows.csv").write_text(written({**table(0), column: values}))
     (text,) = check(found.study, found.policy("north")).wrong
     assert f"{ROWS} of {ROWS} {message}" in text and "look at units" in text
+
+
+def test_the_check_doubts_a_study_that_is_not_certified(tmp_path):
+    found = federation(tmp_path)
+    own = table(0)
+    own["ward"][: ROWS // 8] = "d"
+    (tmp_path / "north" / "rows.csv").write_text(written(own))
+    done = check(found.study, found.policy("north"))
+    assert done.wrong == [] and done.misfits == {"age": 0, "ward": ROWS // 8, "died": 0}
+    assert done.perhaps == ["the study is not certified: 250 of 2000 rows are left out, at most 10% of the rows of all sites may be"]
+    (tmp_path / "study.toml").write_text(STUDY)
+    words = ["study", "check", str(tmp_path / "study.toml"), str(tmp_path / "north" / "site.toml")]
+    out = CliRunner().invoke(app, words)
+    assert "cells that do not fit: 250 of ward\n" in out.output
+    assert "north can take part. If the other sites are like this one, the study fails" in out.output
+
+
+def test_a_refused_study_has_no_forecast_of_the_meter(tmp_path):
+    found = federation(tmp_path)
+    found.write("north", exact=False, columns=["age"])
+    done = check(found.study, found.policy("north"))
+    assert "does not allow the columns" in done.wrong[0] and done.forecast is None
+
+
+def test_too_much_noise_is_refused_before_a_sum(tmp_path):
+    text = STUDY.replace("epsilon = 3.0", "epsilon = 0.02")
+    found = federation(tmp_path, text)
+    (doubt,) = check(found.study, found.policy("north")).perhaps
+    assert "about as wide as those of the prior" in doubt and "larger epsilon" in doubt
+    with pytest.raises(ValueError, match="Nothing was released"):
+        found.run()
+    assert not found.board.read(2, "north")
+
+
+def test_a_failed_private_study_spends_its_epsilon(finished):
+    found, runs = finished
+    failed = runs["north"].certificate._replace(checks=(runs["north"].certificate.checks[0]._replace(holds=False),))
+    text = remedy(found.study, replace(runs["north"], certificate=failed))
+    assert "epsilon is spent" in text and "larger epsilon" in text and "coarse" not in text
 
 
 def test_without_a_column_a_site_refuses_before_it_enters_the_ledger(tmp_path):

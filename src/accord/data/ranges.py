@@ -147,7 +147,7 @@ class Ranges:
             if isinstance(own[0], str):
                 found[name] = np.array(own, object)[random.permutation(np.arange(count) % len(own))]
                 continue
-            if self._is_whole(name):
+            if self.is_whole(name):
                 found[name] = random.integers(own[0], own[1] + 1, count).astype(np.float64)
                 found[name][:2] = own
             else:
@@ -188,7 +188,7 @@ class Ranges:
                 numbers = np.array([_number(cell, dialect) for cell in columns[name]], np.float64)
                 found[name], is_known = np.clip(numbers, *own), ~np.isnan(numbers)
                 clipped[name] = int(((numbers < own[0]) | (numbers > own[1])).sum())
-                if self._is_whole(name):
+                if self.is_whole(name):
                     if own[1] - own[0] == 1:
                         is_known &= np.isin(numbers, own)
                     found[name] = np.rint(found[name])
@@ -196,7 +196,7 @@ class Ranges:
             fits &= is_known
         return Fitted({name: values[fits] for name, values in found.items()}, fits, clipped, misfits)
 
-    def _is_whole(self, name: str) -> bool:
+    def is_whole(self, name: str) -> bool:
         """Whether a column of numbers has whole numbers only."""
         own = self.columns[name]
         return all(isinstance(one, int) for one in own) and (name in self.counts or own[1] - own[0] == 1)

@@ -8,16 +8,14 @@ from typing import Any
 from ..base.errors import DataError
 from ..data.collectives import Pending, Question, ReplayCollectives
 from ..data.files import read_sheet
-from ..samplers.by_sums.private import Covered
+from ..data.ranges import ODD
+from ..samplers.by_sums.private import COUNTED, Covered
 from .document import StudyDocument
 from .keys import is_signed, signature
 from .ledger import Ledger
 from .meter import Meter
 from .policy import SitePolicy
 from .program import absent_column
-
-# Largest share of rows that count as none, and of numbers beyond their range.
-_ODD = 0.2
 
 
 @dataclass
@@ -38,13 +36,15 @@ class Checked:
         The least sd of a cell that the study leaves to someone with all other rows, if all sites have as many rows, see
         `accord.federation.meter`. None if it is not known.
     unfit
-        With differential privacy, the number of rows that count as none, because a cell does not fit into its range.
+        With differential privacy, the number of rows that are left out, because a cell does not fit into its range.
     clipped
         With differential privacy, the numbers of each column that are beyond its range.
+    misfits
+        With differential privacy, the cells of each column that do not fit.
     mixed
         Whether a study without differential privacy has read some of these rows.
     coverage
-        With differential privacy, the simulated coverage of intervals of 90%, if all sites have as many rows.
+        With differential privacy, the simulated coverage and width of intervals of 90%, if all sites have as many rows.
     epsilon
         With differential privacy, the epsilon of the site's rows over all studies after this one.
     """
@@ -56,6 +56,7 @@ class Checked:
     forecast: float | None = None
     unfit: int = 0
     clipped: dict[str, int] = field(default_factory=dict)
+    misfits: dict[str, int] = field(default_factory=dict)
     mixed: bool = False
     coverage: Covered | None = None
     epsilon: float | None = None
@@ -106,20 +107,25 @@ def _forecast_private(study: StudyDocument, policy: SitePolicy, found: Checked) 
     assert study.private is not None
     place = study.sites.index(policy.site)
     own = study.fitted(place, policy.data)
-    found.rows, found.unfit, found.clipped = own.fits.size, int((~own.fits).sum()), own.clipped
-    odd = {"rows count as none": found.unfit} | {
+    found.rows, found.unfit, found.clipped, found.misfits = own.fits.size, own.unfit, own.clipped, own.misfits
+    odd = {"rows are left out": found.unfit} | {
         f"numbers of {name} are beyond its range": count for name, count in own.clipped.items()
     }
     for what, count in odd.items():
-        if count > _ODD * found.rows:
+        if count > ODD * found.rows:
             found.wrong.append(
                 f"{policy.site}: {count} of {found.rows} {what}, which spoils the study: look at units, spellings of "
                 "levels and the decimal sign"
             )
+    if (1.0 - COUNTED) * found.rows < found.unfit <= ODD * found.rows:
+        found.perhaps.append(
+            f"the study is not certified: {found.unfit} of {found.rows} rows are left out, at most {1 - COUNTED:.0%} "
+            "of the rows of all sites may be"
+        )
     post = study.model_within([found.rows] * len(study.sites), {policy.site: own}).alone(place)
     found.coverage = study.private.likely(post, masks=study.masks)
-    if not found.coverage.is_enough:
-        found.perhaps.append(study.private.too_few(post, found.coverage))
+    if why := study.private.too_few(post, found.coverage):
+        found.perhaps.append(why)
 
 
 def _of_key(study: StudyDocument, policy: SitePolicy) -> list[str]:

@@ -138,16 +138,16 @@ class StudyDocument:
             )
         if not self.masks and len(sites) >= FEWEST:
             raise ValueError(f"masks = false is for two sites, found {len(sites)}: remove it from [run]")
+        if self.private is not None:
+            self._require_private()
+        elif "ranges" in document["model"]:
+            raise ValueError("ranges in [model] is for differential privacy: add a [private] section with an epsilon")
         for key in ("fallback", "report"):
             if self.coarse and self.run.get(key, False):
                 raise ValueError(
                     f"{key} = true in [run] needs exact sums: set coarse = false, which policies must allow"
                 )
         # errors in options and arguments are raised now
-        if self.private is not None:
-            self._require_private()
-        elif "ranges" in document["model"]:
-            raise ValueError("ranges in [model] is for differential privacy: add a [private] section with an epsilon")
         if self.module is None:
             self._options  # noqa: B018
             family_of(self._arguments.get("family", "normal"))
@@ -242,7 +242,7 @@ class StudyDocument:
                 raise ValueError(f"[{section}] of a study with [private] cannot have {beyond[0]}")
         for key in _NOT_PRIVATE:
             if key in self.run:
-                raise ValueError(f"[run] of a study with [private] cannot have {key}")
+                raise ValueError(f"[run] of a study with [private] cannot have {key}: sites send noised sums only")
         for site in self.sites:
             require_lines(self.dialects.at(site))
         # errors of the formula, the family and the ranges are raised now

@@ -19,7 +19,7 @@ from ..data.collectives import ReplayCollectives, SiteCollectives, added, corres
 from ..data.files import Dialects
 from ..data.formula_names import FormulaNames
 from ..data.policy import Policy
-from ..data.ranges import Fitted, Ranges
+from ..data.ranges import MADE_UP, Fitted, Ranges
 from ..data.remote import RemoteStudy
 from ..data.sources import sources_in_memory
 from ..data.studies import study_of_made_up
@@ -330,7 +330,10 @@ def glm_within(
         post = built({site: own.columns for site, own in here.items()})
     except (ValueError, ArithmeticError):
         # errors of the made-up rows are errors of the document
-        built({})
+        try:
+            built({})
+        except ValueError as error:
+            raise type(error)(str(error).replace(f"of site {MADE_UP!r}", "that the declared ranges allow")) from None
         # no row may stop the others, nor show itself by an error
         here = {site: _without_errors(site, own, built) for site, own in here.items()}
         post = built({site: own.columns for site, own in here.items()})

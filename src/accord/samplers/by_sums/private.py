@@ -69,9 +69,9 @@ _SPARE, _LEAST = 1.1, 0.5
 # Limits of the guarantee.
 _LEAST_EPSILON, _MOST_EPSILON, _LEAST_DELTA, _MOST_DELTA = 1e-4, 1e8, 1e-12, 0.01
 # Least share of rows that count, and sd of a column in units of half its range.
-_COUNTED, _NARROWEST = 0.9, 0.15
-# Sds of noise that the checks of rows and of columns allow for.
-_SURE, _ALLOWED = 2.0, 0.5
+COUNTED, _NARROWEST = 0.9, 0.15
+# Sds of noise by which too few rows may seem to count, and by which the sd of a column must be above its limit.
+_SURE, _BEYOND = 2.0, 0.5
 # Name of the response in ranges.
 _RESPONSE = "y"
 
@@ -212,15 +212,19 @@ class Private(BySums):
             f"linear_regression or poisson_regression. Found {post.info.model or 'another model'}"
         )
 
+    def _ranges(self, post: Posterior) -> Mapping[str, tuple[float, float]]:
+        """The declared range of each coefficient's column and of the response."""
+        return post.ranges if isinstance(post, Regression) and post.ranges else self.ranges
+
     def _place(self, post: Posterior) -> Coordinates:
         """Coordinates in which every column lies between -1 and 1."""
-        model, ranges = self._model(post), self.ranges
+        model, ranges = self._model(post), self._ranges(post)
         is_linear = isinstance(model, Linear)
         has_response = is_linear or isinstance(model, PoissonScores)
         if isinstance(post, Regression) and post.ranges:
-            if ranges:
+            if self.ranges:
                 raise ValueError("a formula with ranges needs none in Private()")
-            ranges = post.ranges if has_response else {name: post.ranges[name] for name in post.names}
+            ranges = ranges if has_response else {name: ranges[name] for name in post.names}
         names = post.names[:-1] if is_linear else post.names
         response = (_RESPONSE,) * has_response
         if set(response) & set(names):
@@ -236,7 +240,10 @@ class Private(BySums):
         low, high = np.array([ranges[name] for name in names], np.float64).T
         constant = np.flatnonzero((low == high) & (low != 0.0))
         if constant.size == 0:
-            raise ValueError("Private() needs an intercept: a column of ones, with the range (1, 1)")
+            raise ValueError(
+                "Private() needs an intercept: remove 0 + from the formula. For arrays, a column of ones with the "
+                "range (1, 1)"
+            )
         middle, half = (low + high) / 2.0, np.where(high > low, (high - low) / 2.0, 1.0)
         first, columns = constant[0], np.arange(len(names))
         half[first] = low[first]
@@ -312,8 +319,10 @@ class Private(BySums):
                     "delta": self.delta,
                     "colluding": self.colluding,
                     "coverage": round(after.share, 3),
+                    "expected": round(before.wider, 2),
                     "noise": steps,
                     "wider": dict(zip(post.names, wider.round(3).tolist(), strict=True)),
+                    "ranges": {name: list(map(float, pair)) for name, pair in self._ranges(post).items()},
                 }
             },
         )
@@ -371,20 +380,22 @@ def _columns_as_declared(model: PrivateModel, first: Release, rows: int, names: 
     moments = model.moments(first, rows)
     noise = float(model.moments(first._replace(hessian=np.full_like(first.hessian, first.of_hessian)), rows)[0, 0])
     share = float(moments[0, 0])
-    counted = share + _SURE * noise >= _COUNTED
-    text = f"about {min(share, 1.0):.0%} of the rows count (at least {_COUNTED:.0%})"
-    remedy = "" if counted else ": cells of the others do not fit into the ranges, as each site's own log has it"
-    moments = moments / max(share, _COUNTED / 2.0)
-    variance = np.diagonal(moments)[1:] - moments[0, 1:] ** 2
-    sds = np.sqrt(np.maximum(variance + _ALLOWED * noise, 0.0))
+    counted = share + _SURE * noise >= COUNTED
+    text = f"about {min(share, 1.0):.0%} of the rows count (at least {COUNTED:.0%})"
+    remedy = "" if counted else ": cells of the others do not fit into the ranges. The owner of the rows can look them up"
+    moments = moments / max(share, COUNTED / 2.0)
+    mean, square = moments[0, 1:], np.diagonal(moments)[1:]
+    # sd of the noise in a variance: of the mean square, of the mean, and of the share of rows
+    parts = np.sqrt(1.0 + 2.0 * mean**2 + (2.0 * mean**2 - square) ** 2)
+    sds = np.sqrt(np.maximum(square - mean**2 - _BEYOND * noise * parts, 0.0))
     narrowest = int(np.argmin(sds)) if sds.size else 0
     found = float(sds.min(initial=1.0))
     fills = found >= _NARROWEST
-    shown = f"the sd of {names[narrowest]} is about {found:.2g} of half its range" if sds.size else "no columns"
+    shown = f"the sd of {names[narrowest]} is at least about {found:.2g} of half its range" if sds.size else "no columns"
     advice = ": declare a narrower range, take log(), or look at the unit" if not fills else ""
     return (
-        Check("rows", share, _COUNTED, counted, text + remedy),
-        Check("columns", found, _NARROWEST, fills, f"{shown} (at least {_NARROWEST:g}){advice}"),
+        Check("rows", share, COUNTED, counted, text + remedy),
+        Check("columns", found, _NARROWEST, fills, f"{shown} (limit {_NARROWEST:g}){advice}"),
     )
 
 
@@ -401,7 +412,7 @@ def _covers(found: Covered) -> Check:
     """Whether simulated intervals cover."""
     text = (
         f"intervals of 90% cover {found.share:.1%} +- {found.error:.1%} of the time in simulated studies like this "
-        f"one (at least {COVERAGE:.0%})"
+        f"one (at least {COVERAGE:.0%}, less two standard errors). They are {found.width}"
     )
-    remedy = "" if found.is_enough else ": use more rows or a larger epsilon"
+    remedy = "" if found.is_enough else ". Use more rows or a larger epsilon"
     return Check("coverage", found.share, COVERAGE, found.is_enough, text + remedy)
