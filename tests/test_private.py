@@ -658,16 +658,28 @@ def test_studies_whose_intervals_do_not_cover_are_refused_before_a_sum(monkeypat
 )
 def test_simulated_intervals_have_a_width(model, rows, epsilon, fine, briefly):
     precision = np.eye(6 if isinstance(model, Linear) else 5) / 6.25
-    found = private_model.likely(model, Budget(strength(epsilon, 1e-6), 1.0), rows, tuple(map(tuple, precision.tolist())))
+    found = private_model.likely(
+        model, Budget(strength(epsilon, 1e-6), 1.0), rows, tuple(map(tuple, precision.tolist()))
+    )
     assert found.is_enough and found.is_narrow is fine
     # the table of docs/privacy.md
     assert found.wider == pytest.approx(5.2, rel=0.2) if fine else "wide as those of the prior" in found.width
 
 
+def test_the_width_to_expect_follows_the_terms_of_a_formula(briefly):
+    tables = [{"age": np.arange(20.0, 80.0), "died": np.arange(60) % 2}] * 300
+    found = {}
+    for formula in ("died ~ age", "died ~ age + I(age**2)", "died ~ scale(age) + I(scale(age)**2)"):
+        post = accord.models.glm(tables, formula, "bernoulli", ranges={"age": (18, 90), "died": (0, 1)})
+        found[formula] = Private(epsilon=1.0).likely(post, masks=True).wider
+    plain, square, centred = found.values()
+    assert plain < 1.2 and centred < 1.3 and square > 3.0
+
+
 def test_studies_of_noise_are_refused_before_a_sum(briefly):
     with pytest.raises(ValueError, match="about as wide as those of the prior.* larger epsilon.*Nothing was released"):
         accord.sample(logistic(200, 1), accord.Network.complete(1), Private(epsilon=1.0, ranges=RANGES))
-    with pytest.raises(ValueError, match=r"are \d+ times as wide as without noise, at most 20 times allowed"):
+    with pytest.raises(ValueError, match=r"are typically \d+ times as wide as without noise, at most 20 times allowed"):
         accord.sample(logistic(20_000, 1), accord.Network.complete(1), Private(epsilon=0.04, ranges=RANGES))
 
 
@@ -744,7 +756,9 @@ def test_impossible_runs_raise_before_a_sum():
     refused('needs engine="local"', method, engine=elsewhere)
     refused("ranges has no entry for x", Private(epsilon=1.0, ranges={k: v for k, v in RANGES.items() if k != "x"}))
     refused("ag", Private(epsilon=1.0, ranges={**RANGES, "agee": (0, 1)}))
-    refused("needs an intercept: remove 0 . from the formula", Private(epsilon=1.0, ranges={**RANGES, "intercept": (0, 1)}))
+    refused(
+        "needs an intercept: remove 0 . from the formula", Private(epsilon=1.0, ranges={**RANGES, "intercept": (0, 1)})
+    )
     X, y = rows(60)
     counts = accord.models.poisson_regression([(X[k::3], y[k::3]) for k in range(3)], names=NAMES)
     refused("ranges has no entry for y", method, counts)

@@ -392,7 +392,11 @@ def test_rows_are_recognised_by_person(ledger):
         ("epsilon = 3.0", "epsilon = 3.0\nrho = 1.0", "rho"),
         ('ward = ["a", "b", "c"]\n', "", "ranges has no entry for ward"),
         ("age = [20, 90]", "age = [90, 20]", "age needs a lowest and a higher number"),
-        ("age = [20, 90]", "age = [20, 90]\nagee = [0, 1]", "entry for 'agee', and the formula has age, died, ward only"),
+        (
+            "age = [20, 90]",
+            "age = [20, 90]\nagee = [0, 1]",
+            "entry for 'agee', and the formula has age, died, ward only",
+        ),
         ('family = "bernoulli"', 'family = "negative_binomial"', "needs a logistic, linear or Poisson regression"),
         ("+ ward", "+ (1 | ward)", "cannot have effects of groups"),
         ("draws = 200", "draws = 200\ncoarse = false", "cannot have coarse"),
@@ -400,7 +404,11 @@ def test_rows_are_recognised_by_person(ledger):
         ("draws = 200", "draws = 200\nfallback = true", "cannot have fallback"),
         ("epsilon = 3.0", "epsilon = 3.0\ndelta = 0", "delta must be"),
         ("scale(age) +", "0 + scale(age) +", "remove 0 . from the formula"),
-        ("age = [20, 90]", "age = [20, 90]\ndose = [0, 1]", "entry for 'dose', and the formula has age, died, ward only"),
+        (
+            "age = [20, 90]",
+            "age = [20, 90]\ndose = [0, 1]",
+            "entry for 'dose', and the formula has age, died, ward only",
+        ),
         ("scale(age)", "log(age - 20)", "not finite in some rows that the declared ranges allow"),
         (
             'sites = ["north", "south", "west"]',
@@ -449,7 +457,9 @@ def test_the_check_doubts_a_study_that_is_not_certified(tmp_path):
     (tmp_path / "north" / "rows.csv").write_text(written(own))
     done = check(found.study, found.policy("north"))
     assert done.wrong == [] and done.misfits == {"age": 0, "ward": ROWS // 8, "died": 0}
-    assert done.perhaps == ["the study is not certified: 250 of 2000 rows are left out, at most 10% of the rows of all sites may be"]
+    assert done.perhaps == [
+        "the study is not certified: 250 of 2000 rows are left out, at most 10% of the rows of all sites may be"
+    ]
     (tmp_path / "study.toml").write_text(STUDY)
     words = ["study", "check", str(tmp_path / "study.toml"), str(tmp_path / "north" / "site.toml")]
     out = CliRunner().invoke(app, words)

@@ -92,7 +92,8 @@ def test_synthetic_rows_fit_the_model_of_each_family(tmp_path, family, truth):
 
 
 @pytest.mark.parametrize(
-    ("family", "ends", "names"), [("bernoulli", [0, 1], []), ("poisson", [0, 20], []), ("normal", [60.0, 240.0], ["sigma"])]
+    ("family", "ends", "names"),
+    [("bernoulli", [0, 1], []), ("poisson", [0, 20], []), ("normal", [60.0, 240.0], ["sigma"])],
 )
 def test_rows_of_a_private_study_lie_within_its_ranges(tmp_path, family, ends, names):
     text = f"""

@@ -2,9 +2,10 @@
 
 A row is recognised by a keyed hash, in every version of the site's file: of the cell in the column `person` that the
 policy names, otherwise of all its cells. Cells with the same number count as equal, as in 1, 1.0 and 01. Each line of
-the ledger has the column by which its rows were recognised, because hashes of different columns never agree. Studies with differential privacy that read the same row are together
-one Gaussian mechanism. A study without it has no bound, so that both kinds never read the same row unless the policy
-allows it.
+the ledger has the column by which its rows were recognised, because hashes of different columns never agree.
+
+Studies with differential privacy that read the same row are together one Gaussian mechanism. A study without it has no
+bound, so that both kinds never read the same row unless the policy allows it.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class Ledger:
         Raises
         ------
         DataError
-            The ledger is damaged, the file has several rows of one person, or earlier studies recognised rows by another
-            column.
+            The ledger is damaged, the file has several rows of one person, or earlier studies recognised rows by
+            another column.
         """
         mu, mixed = self._after(study, self._line(study))
         return spent(mu, self.policy.delta) if study.private is not None else 0.0, mixed

@@ -144,8 +144,8 @@ def _log_unfit(post: Posterior, sums: SumExchange) -> None:
 def unfit_rows(unfit: int, rows: int) -> str:
     """The message for the site's own log about rows that are left out."""
     return (
-        f"{unfit} of {rows} rows are left out: a cell is missing, is no number where the study has a range, is not 0 or "
-        "1, or is no level of the study"
+        f"{unfit} of {rows} rows are left out: a cell is missing, is no number where the study has a range, is not 0 "
+        "or 1, or is no level of the study"
     )
 
 

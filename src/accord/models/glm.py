@@ -155,8 +155,8 @@ def glm(
         if given := [name for name, value in several.items() if value is not None]:
             raise ValueError(f"with ranges there can be no {given[0]}")
         used = columns_of_formula(formula) if isinstance(ranges, Mapping) else ()
-        named = {name: own for name, own in ranges.items() if name in used} if used else ranges
-        return _of_tables_within(ranges_of(named, formula, family), table, formula, family, priors)
+        ranges = {name: own for name, own in ranges.items() if name in used} if used else ranges
+        return _of_tables_within(ranges_of(ranges, formula, family), table, formula, family, priors)
     if isinstance(table, RemoteStudy):
         require_integrated(effects)
         options: dict[str, Any] = {"weights": weights, "exposure": exposure, "effects": effects, "nodes": nodes}
@@ -250,7 +250,7 @@ def glm(
 
 
 def ranges_of(ranges: Mapping[str, Sequence[Any]], formula: str, family: str | Family) -> Ranges:
-    """The declared ranges, of which some are for counts. Raises `ValueError` unless each column of a formula has one."""
+    """The declared ranges of a formula's columns. Raises `ValueError` unless each column has one."""
     own = family_of(family)
     is_count = own.is_whole or own.name in ("categorical", "ordinal")
     found = Ranges(ranges, tuple(columns_of_formula(formula.partition("~")[0] + "~ 1")) if is_count else ())
@@ -343,11 +343,7 @@ def glm_within(
     shards: list[Any] = [RemoteRows(site) for site in sites]
     for place, (site, own) in enumerate(here.items(), 1):
         shards[sites.index(site)] = _scattered(post.source(place), own.fits)
-    design = made["design"]
-    pairs = zip(design.min(axis=0).tolist(), design.max(axis=0).tolist(), strict=True)
-    found = dict(zip(post.names, pairs, strict=False))
-    response = made["y"]
-    return post.within({**found, "y": (float(response.min()), float(response.max()))}, sites, rows, shards)
+    return post.within(made, sites, rows, shards)
 
 
 def _without_errors(site: str, own: Fitted, built: Callable[[dict[str, Any]], Regression]) -> Fitted:

@@ -69,9 +69,9 @@ _SPARE, _LEAST = 1.1, 0.5
 # Limits of the guarantee.
 _LEAST_EPSILON, _MOST_EPSILON, _LEAST_DELTA, _MOST_DELTA = 1e-4, 1e8, 1e-12, 0.01
 # Least share of rows that count, and sd of a column in units of half its range.
-COUNTED, _NARROWEST = 0.9, 0.15
+COUNTED, _NARROWEST = 0.9, 0.12
 # Sds of noise by which too few rows may seem to count, and by which the sd of a column must be above its limit.
-_SURE, _BEYOND = 2.0, 0.5
+_SURE, _BEYOND = 2.0, 1.0
 # Name of the response in ranges.
 _RESPONSE = "y"
 
@@ -159,13 +159,24 @@ class Private(BySums):
             )
 
     def likely(self, post: Posterior, *, masks: bool) -> Covered:
-        """The simulated coverage for the posterior's numbers of rows and parameters, without reading data."""
+        """The simulated coverage for the posterior's numbers of rows and parameters, without reading data.
+
+        Columns are uniform. With a formula they are its terms for uniform cells.
+        """
         potential = post.potential.within(self._place(post))
         precision = _gaussian(
             jax.grad(potential.log_prior_at), jax.hessian(potential.log_prior_at), np.zeros(post.dim)
         )[1]
         budget = self._budget(post.num_agents, masks=masks)
-        return likely(self._model(post), budget, _rows(post), tuple(map(tuple, precision.tolist())))
+        of_prior, model = tuple(map(tuple, precision.tolist())), self._model(post)
+        made_up = None
+        if isinstance(post, Regression) and post.made_up is not None:
+            count = model.columns(post.dim)
+            # of a linear regression, columns are in units of the response
+            factor = self._place(post).factor[:count, :count]
+            columns = post.made_up @ factor
+            made_up = np.ascontiguousarray(columns / columns[0, 0]).tobytes()
+        return likely(model, budget, _rows(post), of_prior, made_up)
 
     def too_few(self, post: Posterior, found: Covered) -> str:
         """The reason to refuse a posterior for its simulated intervals; empty if there is none."""
@@ -382,7 +393,9 @@ def _columns_as_declared(model: PrivateModel, first: Release, rows: int, names: 
     share = float(moments[0, 0])
     counted = share + _SURE * noise >= COUNTED
     text = f"about {min(share, 1.0):.0%} of the rows count (at least {COUNTED:.0%})"
-    remedy = "" if counted else ": cells of the others do not fit into the ranges. The owner of the rows can look them up"
+    remedy = (
+        "" if counted else ": cells of the others do not fit into the ranges. The owner of the rows can look them up"
+    )
     moments = moments / max(share, COUNTED / 2.0)
     mean, square = moments[0, 1:], np.diagonal(moments)[1:]
     # sd of the noise in a variance: of the mean square, of the mean, and of the share of rows
@@ -391,7 +404,9 @@ def _columns_as_declared(model: PrivateModel, first: Release, rows: int, names: 
     narrowest = int(np.argmin(sds)) if sds.size else 0
     found = float(sds.min(initial=1.0))
     fills = found >= _NARROWEST
-    shown = f"the sd of {names[narrowest]} is at least about {found:.2g} of half its range" if sds.size else "no columns"
+    shown = (
+        f"the sd of {names[narrowest]} is at least about {found:.2g} of half its range" if sds.size else "no columns"
+    )
     advice = ": declare a narrower range, take log(), or look at the unit" if not fills else ""
     return (
         Check("rows", share, COUNTED, counted, text + remedy),

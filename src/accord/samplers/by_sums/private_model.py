@@ -334,8 +334,8 @@ class Covered(NamedTuple):
     share, error
         The coverage and its standard error.
     wider
-        Width of intervals from the rows alone, without the prior, relative to intervals without noise. Infinite if
-        noise hides the Hessian.
+        Median width of intervals from the rows alone, without the prior, relative to intervals without noise.
+        Infinite if noise hides the Hessian.
     """
 
     share: float
@@ -357,7 +357,7 @@ class Covered(NamedTuple):
         """The width in words."""
         if not np.isfinite(self.wider):
             return "about as wide as those of the prior"
-        return f"{self.wider:.{2 if self.wider < 10.0 else 0}f} times as wide as without noise"
+        return f"typically {self.wider:.{1 if self.wider < 10.0 else 0}f} times as wide as without noise"
 
 
 def coverage(
@@ -404,8 +404,8 @@ def coverage(
         wider.append(((without - before) / np.maximum(own - before, 1e-12 * before)) ** 0.5)
     parts = [part.mean(axis=1) for part in np.split(np.array(inside), [model.columns(dim)], axis=1) if part.size]
     each = [Covered(float(part.mean()), float(part.std()) / _REPLICATES**0.5) for part in parts]
-    found = min(each, key=lambda one: one.share + 2.0 * one.error)
-    return found._replace(wider=float(np.median(wider)) if np.median(hidden) <= _HIDDEN else np.inf)
+    worst = min(each, key=lambda one: one.share + 2.0 * one.error)
+    return worst._replace(wider=float(np.median(wider)) if np.median(hidden) <= _HIDDEN else np.inf)
 
 
 def _noise_of(release: Release) -> float:
@@ -433,15 +433,24 @@ def _quiet(
 
 
 @cache
-def likely(model: PrivateModel, budget: Budget, rows: int, of_prior: tuple[tuple[float, ...], ...]) -> Covered:
-    """Simulated coverage for columns and parameters of usual size, or smaller ones if the prior is narrow.
+def likely(
+    model: PrivateModel,
+    budget: Budget,
+    rows: int,
+    of_prior: tuple[tuple[float, ...], ...],
+    made_up: bytes | None = None,
+) -> Covered:
+    """Simulated coverage for parameters of usual size, or smaller ones if the prior is narrow.
 
-    `of_prior` has the rows of the prior's precision.
+    `of_prior` has the rows of the prior's precision, and `made_up` rows of columns, else they are uniform.
     """
     precision = np.array(of_prior)
     count = model.columns(len(precision))
+    known = None if made_up is None else np.frombuffer(made_up).reshape(-1, count)
 
     def columns(random: np.random.Generator, rows: int) -> np.ndarray:
+        if known is not None:
+            return known[random.integers(len(known), size=rows)]
         return np.column_stack([np.ones(rows), random.uniform(-1.0, 1.0, (rows, count - 1))])
 
     return coverage(model, budget, rows, (np.zeros(len(precision)), precision), model.usual(precision), columns)
