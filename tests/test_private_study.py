@@ -478,7 +478,7 @@ def test_too_much_noise_is_refused_before_a_sum(tmp_path):
     text = STUDY.replace("epsilon = 3.0", "epsilon = 0.02")
     found = federation(tmp_path, text)
     (doubt,) = check(found.study, found.policy("north")).perhaps
-    assert "about as wide as those of the prior" in doubt and "larger epsilon" in doubt
+    assert "about as wide as without any rows" in doubt and "larger epsilon" in doubt
     with pytest.raises(ValueError, match="Nothing was released"):
         found.run()
     assert not found.board.read(2, "north")

@@ -47,7 +47,7 @@ _APART = 0.3
 _EFFECT = 0.5
 # Sd of the logs of other positive parameters.
 _SPREAD = 0.2
-# Size of effects and residual sd in a range, relative to those of a response that is uniform in it.
+# Size of effects and residual sd in a range, relative to a response that is uniform in it.
 _INSIDE = 0.35
 # Groups of a site.
 _GROUPS = 4

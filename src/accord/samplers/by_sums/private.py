@@ -72,6 +72,9 @@ _LEAST_EPSILON, _MOST_EPSILON, _LEAST_DELTA, _MOST_DELTA = 1e-4, 1e8, 1e-12, 0.0
 COUNTED, _NARROWEST = 0.9, 0.12
 # Sds of noise by which too few rows may seem to count, and by which the sd of a column must be above its limit.
 _SURE, _BEYOND = 2.0, 1.0
+# Variance of a column, relative to two values at the ends of its range with the same mean: the largest one, and the
+# largest one of a made-up column that is no factor. A uniform column has 1/3.
+_ENDS, _EVEN = 0.75, 0.4
 # Name of the response in ranges.
 _RESPONSE = "y"
 
@@ -168,15 +171,18 @@ class Private(BySums):
             jax.grad(potential.log_prior_at), jax.hessian(potential.log_prior_at), np.zeros(post.dim)
         )[1]
         budget = self._budget(post.num_agents, masks=masks)
-        of_prior, model = tuple(map(tuple, precision.tolist())), self._model(post)
-        made_up = None
-        if isinstance(post, Regression) and post.made_up is not None:
-            count = model.columns(post.dim)
-            # of a linear regression, columns are in units of the response
-            factor = self._place(post).factor[:count, :count]
-            columns = post.made_up @ factor
-            made_up = np.ascontiguousarray(columns / columns[0, 0]).tobytes()
-        return likely(model, budget, _rows(post), of_prior, made_up)
+        of_prior, columns = tuple(map(tuple, precision.tolist())), self._made_up(post)
+        made_up = None if columns is None else columns.tobytes()
+        return likely(self._model(post), budget, _rows(post), of_prior, made_up)
+
+    def _made_up(self, post: Posterior) -> np.ndarray | None:
+        """Columns of rows that are made up in declared ranges, between -1 and 1, the first one constant."""
+        if not isinstance(post, Regression) or post.made_up is None:
+            return None
+        count = self._model(post).columns(post.dim)
+        columns = post.made_up @ self._place(post).factor[:count, :count]
+        # columns of a linear regression are in units of the response
+        return np.ascontiguousarray(columns / columns[0, 0])
 
     def too_few(self, post: Posterior, found: Covered) -> str:
         """The reason to refuse a posterior for its simulated intervals; empty if there is none."""
@@ -184,7 +190,7 @@ class Private(BySums):
             return ""
         why = f"cover the parameters {found.share:.0%} of the time only"
         if found.is_enough:
-            why = f"are {found.width}, at most {WIDEST:g} times allowed, so the result would follow the prior"
+            why = f"are {found.width} (at most {WIDEST:g} times are allowed), so the result would follow the prior"
         return (
             f"Private(epsilon={self.epsilon:g}, delta={self.delta:g}) with {_rows(post):,} rows and {post.dim} "
             f"parameters: simulated intervals of 90% {why}. Use more rows, a larger epsilon or fewer columns"
@@ -320,7 +326,9 @@ class Private(BySums):
                 (
                     _effective(points, job.target),
                     _covers(after),
-                    *_columns_as_declared(model, releases[0], rows, _other_columns(place, post.names)),
+                    *_columns_as_declared(
+                        model, releases[0], rows, _other_columns(place, post.names), self._made_up(post)
+                    ),
                     *model.checks(found, releases, rows),
                 )
             ),
@@ -386,8 +394,10 @@ def _other_columns(place: Coordinates, names: Sequence[str]) -> list[str]:
     return [name for k, name in enumerate(names) if k != constant]
 
 
-def _columns_as_declared(model: PrivateModel, first: Release, rows: int, names: Sequence[str]) -> tuple[Check, Check]:
-    """Whether rows count, and whether columns fill their ranges, by the noised moments of the first release."""
+def _columns_as_declared(
+    model: PrivateModel, first: Release, rows: int, names: Sequence[str], made_up: np.ndarray | None = None
+) -> tuple[Check, ...]:
+    """Whether rows count, and whether columns fill their ranges, by the first release's noised moments."""
     moments = model.moments(first, rows)
     noise = float(model.moments(first._replace(hessian=np.full_like(first.hessian, first.of_hessian)), rows)[0, 0])
     share = float(moments[0, 0])
@@ -408,10 +418,21 @@ def _columns_as_declared(model: PrivateModel, first: Release, rows: int, names: 
         f"the sd of {names[narrowest]} is at least about {found:.2g} of half its range" if sds.size else "no columns"
     )
     advice = ": declare a narrower range, take log(), or look at the unit" if not fills else ""
-    return (
+    checks = (
         Check("rows", share, COUNTED, counted, text + remedy),
         Check("columns", found, _NARROWEST, fills, f"{shown} (limit {_NARROWEST:g}){advice}"),
     )
+    if made_up is None or not names:
+        return checks
+    own = made_up[:, 1:].mean(axis=0)
+    is_even = made_up[:, 1:].var(axis=0) < _EVEN * (1.0 - own**2)
+    # a least size, as noise may move the mean to an end
+    two_values = np.maximum(1.0 - mean**2, 0.1)
+    ratio = np.where(is_even, (square - mean**2 - _SURE * noise * parts) / two_values, 0.0)
+    most, name = float(np.maximum(ratio, 0.0).max()), names[int(np.argmax(ratio))]
+    text = f"the variance of {name} is at least about {most:.0%} of that of two values at the ends of its range"
+    remedy = ": declare a wider range, or levels for a column of two values" if most > _ENDS else ""
+    return *checks, Check("ends", most, _ENDS, most <= _ENDS, f"{text} (limit {_ENDS:.0%}){remedy}")
 
 
 def _effective(points: Points, target: int) -> Check:

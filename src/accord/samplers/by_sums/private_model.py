@@ -356,7 +356,7 @@ class Covered(NamedTuple):
     def width(self) -> str:
         """The width in words."""
         if not np.isfinite(self.wider):
-            return "about as wide as those of the prior"
+            return "about as wide as without any rows"
         return f"typically {self.wider:.{1 if self.wider < 10.0 else 0}f} times as wide as without noise"
 
 
