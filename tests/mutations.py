@@ -941,9 +941,18 @@ FAULTS = [
         "ranges, no weight", "models/glm.py", "whole[name][fits] = values[:-1]", "whole[name][:] = values[-1]", RANGES
     ),
     Fault("ledger, no sum", "federation/ledger.py", "squares[shared] += other.mu**2", "squares[shared] += 0.0", LEDGER),
+    Fault("ledger, other persons", "federation/ledger.py", "if other.person != own.person and", "if False and", LEDGER),
+    Fault("ledger, other numbers", "federation/ledger.py", "found = _NUMBER.fullmatch(cell)", "found = None", LEDGER),
+    Fault(
+        "private, noise only", "samplers/by_sums/private_model.py", "return self.wider <= WIDEST", "return True", LEDGER
+    ),
     Fault("ledger, both kinds", "federation/ledger.py", "mixed |= bool(shared.any())", "pass", LEDGER),
     Fault(
-        "ledger, persons", "federation/ledger.py", "cells = [{person: row[place]", "cells = [{person: row[0]", LEDGER
+        "ledger, persons",
+        "federation/ledger.py",
+        "cells = [{person: _plain(row[place])",
+        "cells = [{person: _plain(row[0])",
+        LEDGER,
     ),
     Fault(
         "ledger, no limit", "federation/ledger.py", "and mu > _EXACTLY * strength", "and mu > 1e9 * strength", LEDGER

@@ -3,6 +3,7 @@
 import json
 import shutil
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from accord.federation import RefusedError, StudyDocument, result
 from accord.federation.check import check
 from accord.federation.engine import CoarseStudyTotals
 from accord.federation.ledger import Ledger
+from accord.federation.program import remedy
 from accord.samplers.by_sums import private_model
 from accord.samplers.by_sums.private import spent, strength
 
@@ -127,7 +129,7 @@ def test_the_model_does_not_depend_on_rows(tmp_path):
     odd["died"] = [*odd["died"][:-5], 2, 0, 1, 0, 1]
     (tmp_path / "north" / "rows.csv").write_text(written(odd))
     runs = found.run()
-    assert runs["north"].certificate.holds and any("4 of 2000 rows count as none" in line for line in found.log)
+    assert runs["north"].certificate.holds and any("4 of 2000 rows are left out" in line for line in found.log)
     content = json.loads(found.board.read(1, "north").splitlines()[0])["content"]
     assert content == {"rows": ROWS} and runs["north"].private["wider"].keys() == runs["south"].private["wider"].keys()
 
@@ -310,6 +312,14 @@ def test_a_policy_limits_colluding(ledger):
     again(ledger, text).answer("north")
 
 
+def test_a_study_protects_against_all_other_sites_at_most(ledger):
+    with pytest.raises(ValueError, match="at most 2, .* found 3"):
+        StudyDocument(STUDY.replace("epsilon = 3.0", "epsilon = 3.0\ncolluding = 3"))
+    ledger.changes = {"colluding": 3}
+    with pytest.raises(RefusedError, match="against 1. A study of 3 sites can protect against 2 at most"):
+        again(ledger, STUDY).answer("north")
+
+
 def test_a_damaged_ledger_is_an_error(ledger):
     policy = ledger.policy("north")
     entered(policy, ledger.study)
@@ -344,8 +354,47 @@ def test_both_kinds_of_studies_never_read_the_same_rows(ledger, first, second):
     again(ledger, first).answer("north")
     with pytest.raises(RefusedError, match="does not allow that by `mixed`"):
         again(ledger, second).answer("north")
+    assert "does not allow that by `mixed`" in check(ledger.study, ledger.policy("north")).wrong[0]
     ledger.changes = {"mixed": True}
     again(ledger, second).answer("north")
+
+
+@pytest.mark.parametrize("text", ["{}.0", "0{}", " {}", "{},0", '"{}"'])
+def test_an_id_with_the_same_number_is_the_same_person(ledger, text):
+    def write(ids):
+        path = ledger.folder / "north" / "rows.csv"
+        path.write_text(written({**table(0), "id": ids}).replace(",", ";"))
+
+    ledger.changes = {"person": "id"}
+    write(np.arange(ROWS))
+    again(ledger, STUDY)
+    entered(ledger.policy("north"), ledger.study)
+    write([text.format(k).replace(",", "#") for k in range(ROWS)])
+    path = ledger.folder / "north" / "rows.csv"
+    path.write_text(path.read_text().replace("#", ","))
+    assert epsilon(ledger.policy("north"), StudyDocument(STUDY.replace("draws = 200", "draws = 100"))) > 3.5
+
+
+@pytest.mark.parametrize(("before", "after"), [("id", None), (None, "id"), ("id", "number")])
+def test_rows_are_recognised_by_one_column_in_all_studies(ledger, before, after):
+    path = ledger.folder / "north" / "rows.csv"
+    path.write_text(written({**table(0), "id": np.arange(ROWS), "number": np.arange(ROWS)}))
+    names = {name: {"person": name} if name else {} for name in (before, after)}
+    ledger.changes = names[before]
+    again(ledger, STUDY).answer("north")
+    ledger.changes = names[after]
+    again(ledger, STUDY.replace("draws = 200", "draws = 100"))
+    remedy = 'set person = "id" again' if before else "remove `person`"
+    with pytest.raises(RefusedError, match=f"by which all rows look new. In the policy, {remedy}"):
+        ledger.answer("north")
+    assert remedy in check(ledger.study, ledger.policy("north")).wrong[0]
+    # nor may a study of the other kind look as if it read other rows
+    again(ledger, OPEN)
+    with pytest.raises(RefusedError, match="all rows look new"):
+        ledger.answer("north")
+    assert remedy in check(ledger.study, ledger.policy("north")).wrong[0]
+    ledger.changes = names[before]
+    again(ledger, STUDY.replace("draws = 200", "draws = 100")).answer("north")
 
 
 def test_rows_are_recognised_by_person(ledger):
@@ -388,10 +437,24 @@ def test_rows_are_recognised_by_person(ledger):
         ("epsilon = 3.0", "epsilon = 3.0\nrho = 1.0", "rho"),
         ('ward = ["a", "b", "c"]\n', "", "ranges has no entry for ward"),
         ("age = [20, 90]", "age = [90, 20]", "age needs a lowest and a higher number"),
-        ("age = [20, 90]", "age = [20, 90]\nagee = [0, 1]", "agee"),
+        (
+            "age = [20, 90]",
+            "age = [20, 90]\nagee = [0, 1]",
+            "entry for 'agee', and the formula has age, died, ward only",
+        ),
         ('family = "bernoulli"', 'family = "student"', "needs known degrees of freedom"),
         ("+ ward", "+ (1 | ward)", "cannot have effects of groups"),
         ("draws = 200", "draws = 200\ncoarse = false", "cannot have coarse"),
+        ("draws = 200", "draws = 200\nreport = true", "cannot have report: sites send noised sums only"),
+        ("draws = 200", "draws = 200\nfallback = true", "cannot have fallback"),
+        ("epsilon = 3.0", "epsilon = 3.0\ndelta = 0", "delta must be"),
+        ("scale(age) +", "0 + scale(age) +", "remove 0 . from the formula"),
+        (
+            "age = [20, 90]",
+            "age = [20, 90]\ndose = [0, 1]",
+            "entry for 'dose', and the formula has age, died, ward only",
+        ),
+        ("scale(age)", "log(age - 20)", "not finite in some rows that the declared ranges allow"),
         (
             'sites = ["north", "south", "west"]',
             'sites = ["north", "south", "west"]\nmissing = "drop"',
@@ -412,7 +475,7 @@ def test_the_check_shows_epsilon_and_coverage(tmp_path, monkeypatch):
     words = ["study", "check", str(tmp_path / "study.toml"), str(tmp_path / "north" / "site.toml")]
     out = CliRunner().invoke(app, words)
     assert out.exit_code == 0, out.output
-    assert "this one included: 3" in out.output and "intervals of 90% cover" in out.output
+    assert "this one included: 3" in out.output and "times as wide as without noise" in out.output
     assert not (tmp_path / "north" / "kept" / "ledger").exists()
     monkeypatch.setattr(private_model, "COVERAGE", 1.0)
     assert "Use more rows" in check(found.study, found.policy("north")).perhaps[0]
@@ -421,7 +484,7 @@ def test_the_check_shows_epsilon_and_coverage(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("column", "values", "message"),
     [
-        ("died", ["yes"] * ROWS, "rows count as none"),
+        ("died", ["yes"] * ROWS, "rows are left out"),
         ("age", np.full(ROWS, 700.0), "numbers of age are beyond its range"),
     ],
 )
@@ -430,6 +493,47 @@ def test_the_check_sees_cells_that_do_not_fit(tmp_path, column, values, message)
     (tmp_path / "north" / "rows.csv").write_text(written({**table(0), column: values}))
     (text,) = check(found.study, found.policy("north")).wrong
     assert f"{ROWS} of {ROWS} {message}" in text and "look at units" in text
+
+
+def test_the_check_doubts_a_study_that_is_not_certified(tmp_path):
+    found = federation(tmp_path)
+    own = table(0)
+    own["ward"][: ROWS // 8] = "d"
+    (tmp_path / "north" / "rows.csv").write_text(written(own))
+    done = check(found.study, found.policy("north"))
+    assert done.wrong == [] and done.misfits == {"age": 0, "ward": ROWS // 8, "died": 0}
+    assert done.perhaps == [
+        "the study is not certified: 250 of 2000 rows are left out, at most 10% of the rows of all sites may be"
+    ]
+    (tmp_path / "study.toml").write_text(STUDY)
+    words = ["study", "check", str(tmp_path / "study.toml"), str(tmp_path / "north" / "site.toml")]
+    out = CliRunner().invoke(app, words)
+    assert "cells that do not fit: 250 of ward\n" in out.output
+    assert "north can take part. If the other sites are like this one, the study fails" in out.output
+
+
+def test_a_refused_study_has_no_forecast_of_the_meter(tmp_path):
+    found = federation(tmp_path)
+    found.write("north", exact=False, columns=["age"])
+    done = check(found.study, found.policy("north"))
+    assert "does not allow the columns" in done.wrong[0] and done.forecast is None
+
+
+def test_too_much_noise_is_refused_before_a_sum(tmp_path):
+    text = STUDY.replace("epsilon = 3.0", "epsilon = 0.02")
+    found = federation(tmp_path, text)
+    (doubt,) = check(found.study, found.policy("north")).perhaps
+    assert "about as wide as without any rows" in doubt and "larger epsilon" in doubt
+    with pytest.raises(ValueError, match="Nothing was released"):
+        found.run()
+    assert not found.board.read(2, "north")
+
+
+def test_a_failed_private_study_spends_its_epsilon(finished):
+    found, runs = finished
+    failed = runs["north"].certificate._replace(checks=(runs["north"].certificate.checks[0]._replace(holds=False),))
+    text = remedy(found.study, replace(runs["north"], certificate=failed))
+    assert "epsilon is spent" in text and "larger epsilon" in text and "coarse" not in text
 
 
 def test_without_a_column_a_site_refuses_before_it_enters_the_ledger(tmp_path):

@@ -27,7 +27,8 @@ def model(*tables, formula="died ~ scale(age) + log(dose + 1) + ward", **options
 
 def test_made_up_rows_fill_the_ranges():
     found = Ranges(RANGES).made_up()
-    assert (found["age"].min(), found["age"].max()) == (20, 90) and (found["age"] % 1 == 0).all()
+    assert (found["age"].min(), found["age"].max()) == (20, 90)
+    assert found["age"].mean() == pytest.approx(55.0) and found["age"].std() == pytest.approx(70 / 12**0.5, rel=2e-3)
     assert (found["dose"].min(), found["dose"].max()) == (0.0, 2.5) and (found["dose"] % 1 != 0).any()
     assert set(found["ward"]) == {"a", "b", "c"} and set(found["died"]) == {0.0, 1.0}
     for name, again in Ranges(RANGES).made_up().items():
@@ -50,10 +51,8 @@ def test_rows_have_the_columns_of_a_usual_formula():
     own, expected = post.shards[0], usual.shards[0]
     np.testing.assert_array_equal(own["y"], expected["y"])
     np.testing.assert_array_equal(own["design"][:, 2:], expected["design"][:, 2:])
-    # scaled by the made-up rows, and not by these
-    slope = np.polyfit(found["age"].round(), own["design"][:, 1], 1)
-    np.testing.assert_allclose(own["design"][:, 1], np.polyval(slope, found["age"].round()), atol=1e-12)
-    assert slope[0] == pytest.approx(12**0.5 / 71, rel=0.05)
+    # scaled by the range, and not by these rows
+    np.testing.assert_allclose(own["design"][:, 1], (found["age"] - 55.0) / (70 / 12**0.5), rtol=2e-3, atol=1e-12)
 
 
 def test_rows_that_do_not_fit_have_no_weight():
@@ -74,7 +73,9 @@ def test_rows_that_do_not_fit_have_no_weight():
 
 def test_draws_do_not_need_fitting_rows_at_every_agent():
     empty = {**table(0), "died": np.full(60, 3)}
-    run = accord.sample(model(empty, table(1)), accord.Network.star(2), draws=100)
+    with pytest.warns(UserWarning, match="agent 0: .* and of the rows are left out, most .* a cell of died"):
+        post = model(empty, table(1))
+    run = accord.sample(post, accord.Network.star(2), draws=100)
     alone = accord.sample(model(table(1)), accord.Network.star(1), draws=100)
     np.testing.assert_allclose(run.draws.mean(axis=(0, 1, 2)), alone.draws.mean(axis=(0, 1, 2)), atol=0.2)
 
@@ -87,7 +88,7 @@ def test_a_row_with_an_infinite_term_counts_as_none_without_a_word():
     np.testing.assert_array_equal(np.flatnonzero(post.shards[0]["weight"] == 0.0), [7])
     assert np.isfinite(post.shards[0]["design"]).all()
     # the made-up rows raise an error for everyone
-    with pytest.raises(ValueError, match="is not finite in some rows of site 'declared ranges'"):
+    with pytest.raises(ValueError, match="is not finite in some rows that the declared ranges allow"):
         model(found, formula="died ~ log(dose)")
     with pytest.raises(ValueError, match="one column on its left"):
         model(found, formula="log(dose) ~ age")
@@ -150,7 +151,8 @@ def test_numbers_beyond_their_range_are_counted():
     found = Ranges({"age": (20, 90), "dose": (0.0, 1.0)}).within(
         {"age": np.array([19.4, 50.5, 1e400, None]), "dose": np.full(4, 0.5)}, Dialect()
     )
-    assert found.clipped == {"age": 2, "dose": 0} and list(found.columns["age"]) == [20, 50, 90]
+    assert found.clipped == {"age": 2, "dose": 0} and list(found.columns["age"]) == [20, 50.5, 90]
+    assert found.misfits == {"age": 1, "dose": 0}
 
 
 def test_each_line_of_a_file_is_a_row_of_its_own(tmp_path):
@@ -189,4 +191,27 @@ def test_no_row_shows_itself_by_an_error(monkeypatch):
     monkeypatch.setattr(glm_module, "study_of_made_up", fragile)
     post = model(found, table(1), formula="died ~ age")
     np.testing.assert_array_equal(np.flatnonzero(post.shards[0]["weight"] == 0.0), [5, 59])
-    np.testing.assert_array_equal(post.shards[1]["weight"], table(1)["age"].round() != 33)
+    np.testing.assert_array_equal(post.shards[1]["weight"], table(1)["age"] != 33)
+
+
+def test_only_counts_are_rounded():
+    cells = {"crea": np.array([0.6, 1.4, 2.9]), "days": np.array([0.6, 1.4, 2.9]), "died": np.array([0, 1, 0.5])}
+    ranges = {"crea": (0, 3), "days": (0, 3), "died": (0, 1)}
+    for family, days in (("poisson", [1.0, 1.0, 3.0]), ("normal", [0.6, 1.4, 2.9])):
+        found = glm_module.ranges_of(ranges, "days ~ crea + died", family)
+        own = found.within(cells, Dialect())
+        np.testing.assert_array_equal(own.fits, [True, True, False])
+        assert list(own.columns["crea"]) == [0.6, 1.4] and list(own.columns["days"]) == days[:2]
+        assert (found.made_up()["days"] % 1 == 0).all() == (family == "poisson")
+
+
+def test_many_cells_beyond_a_range_are_a_warning():
+    with pytest.warns(UserWarning, match="agent 0: more than a fifth of the numbers of age are beyond its range"):
+        accord.models.glm([table(0)], "died ~ age", "bernoulli", ranges={"age": (60, 70), "died": (0, 1)})
+
+
+def test_a_missing_range_is_named_and_others_are_not_used():
+    found = {"age": (20, 90), "died": (0, 1), "weight": (30, 200)}
+    assert accord.models.glm([table(0)], "died ~ age", "bernoulli", ranges=found).names == ("Intercept", "age")
+    with pytest.raises(ValueError, match="ranges has no entry for age"):
+        accord.models.glm([table(0)], "died ~ age", "bernoulli", ranges={"died": (0, 1)})

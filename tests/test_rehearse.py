@@ -91,6 +91,46 @@ def test_synthetic_rows_fit_the_model_of_each_family(tmp_path, family, truth):
     assert len(table.agreed.rows) == 3 and sum(table.agreed.rows) == 120
 
 
+@pytest.mark.parametrize(
+    ("family", "ends", "names"),
+    [("bernoulli", [0, 1], []), ("poisson", [0, 20], []), ("normal", [60.0, 240.0], ["sigma"])],
+)
+def test_rows_of_a_private_study_lie_within_its_ranges(tmp_path, family, ends, names):
+    text = f"""
+[data]
+sites = ["a", "b", "c"]
+[model]
+formula = "y ~ scale(age) + ward + smoker"
+family = "{family}"
+[model.ranges]
+age = [18, 90]
+ward = ["1", "2"]
+smoker = [0, 1]
+y = {ends}
+[private]
+epsilon = 1.0
+"""
+    study = StudyDocument(text)
+    synthetic = Synthetic(study, {"rows": 2000})
+    made = synthetic.make(tmp_path, [1])
+    assert str(synthetic.columns["age"]) == "numbers from 18 to 90" and synthetic.assumed == []
+    assert set(made.truth) == {"Intercept", "scale(age)", "ward[2]", "smoker", *names}
+    fitted = [study.fitted(place, file) for place, file in enumerate(made.files)]
+    assert all(own.unfit == 0 and sum(own.clipped.values()) < 100 for own in fitted)
+    # the true parameters have the units of the study
+    post = study.model_within([2000] * 3, dict(zip(study.sites, fitted, strict=True)))
+    run = accord.sample(post, accord.Network.star(3), draws=500, progress=False)
+    off = run.average.mean(axis=(0, 1)) - [made.truth[name] for name in run.names]
+    assert (np.abs(off) < 5.0 * run.average.std(axis=(0, 1))).all()
+
+
+def test_rehearsed_columns_must_lie_within_the_ranges(tmp_path):
+    text = '[data]\nsites = ["a", "b", "c"]\n[model]\nformula = "y ~ ward"\nfamily = "bernoulli"\n[model.ranges]\n'
+    study = StudyDocument(text + 'ward = ["a", "b"]\ny = [0, 1]\n[private]\nepsilon = 1.0')
+    with pytest.raises(ValueError, match="must lie within the ranges .* a cell of ward does not fit"):
+        Synthetic(study, {"columns": {"ward": ["a", "z"]}}).make(tmp_path, [1])
+
+
 def test_responses_follow_the_true_parameters(tmp_path):
     effects = {"Intercept": 2.0, "x": -1.5, "sigma": 0.3}
     study = study_of("normal", "y", "x")

@@ -45,6 +45,8 @@ def check_command(study: _Study, policy: _Policy) -> None:
             )
         if found.unfit:
             typer.echo(f"this site only: {unfit_rows(found.unfit, found.rows)}")
+            cells = ", ".join(f"{count} of {name}" for name, count in found.misfits.items() if count)
+            typer.echo(f"this site only: cells that do not fit: {cells}")
         for name, count in found.clipped.items():
             if count:
                 typer.echo(f"this site only: {count} of {found.rows} numbers of {name} are beyond its range")
@@ -57,7 +59,7 @@ def check_command(study: _Study, policy: _Policy) -> None:
         if found.coverage is not None:
             typer.echo(
                 f"forecast with as many rows at all sites: intervals of 90% cover {found.coverage.share:.0%} of the "
-                "time"
+                f"time, and are {found.coverage.width}"
             )
         for text in found.perhaps:
             typer.echo(f"perhaps: with rows like these at all sites, {text}")
@@ -65,7 +67,10 @@ def check_command(study: _Study, policy: _Policy) -> None:
             typer.echo(f"wrong: {text}", err=True)
         if found.wrong:
             raise typer.Exit(1)
-        typer.echo(f"{own.site} can take part")
+        typer.echo(
+            f"{own.site} can take part"
+            + (". If the other sites are like this one, the study fails, see above" if found.perhaps else "")
+        )
 
 
 @commands.command(name="answer")

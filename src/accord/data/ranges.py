@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base.counters import generator
-from ..base.errors import DataError, unknown_name_error
+from ..base.errors import DataError
 from .cells import BLANKS
 from .collectives import Noisy, Numbers, SiteCollectives, raise_all
 from .files import Dialect
@@ -26,6 +26,8 @@ from .files import Dialect
 MADE_UP = "declared ranges"
 # Made-up rows for each level of a factor, and the fewest.
 _EACH, _FEWEST = 20, 1000
+# Largest share of rows that do not fit, and of numbers beyond their range.
+ODD = 0.2
 # Largest size of a whole number, up to which doubles have all of them.
 _LARGEST = 2**53
 
@@ -41,11 +43,38 @@ class Fitted(NamedTuple):
         Which of all rows they are, (row,).
     clipped
         For each column, how many numbers are beyond its range.
+    misfits
+        For each column, how many cells do not fit.
     """
 
     columns: dict[str, np.ndarray]
     fits: np.ndarray
     clipped: dict[str, int]
+    misfits: dict[str, int]
+
+    @property
+    def unfit(self) -> int:
+        """The number of rows that do not fit."""
+        return int((~self.fits).sum())
+
+    @property
+    def most_misfits(self) -> str:
+        """The column with the most cells that do not fit."""
+        return max(self.misfits, key=lambda name: self.misfits[name])
+
+    @property
+    def warning(self) -> str:
+        """A text about many cells that do not fit, for the owner of the rows only; empty if few do not fit."""
+        many = ODD * self.fits.size
+        found = [f"the numbers of {name} are beyond its range" for name, count in self.clipped.items() if count > many]
+        if self.unfit > many:
+            found.append(f"the rows are left out, most of them for a cell of {self.most_misfits} that does not fit")
+        if not found:
+            return ""
+        return (
+            f"more than a fifth of {', and of '.join(found)}. Look at units, spellings of levels and missing cells. "
+            "This warning depends on the rows, so it is for their owner only"
+        )
 
 
 @dataclass(frozen=True)
@@ -55,8 +84,10 @@ class Ranges:
     Parameters
     ----------
     columns
-        For a column of numbers, the lowest and the highest one. Both are whole numbers if all numbers are. For a
-        factor, its levels.
+        For a column of numbers, the lowest and the highest one. Two whole numbers in a row, such as 0 and 1, are the
+        only values of their column. For a factor, its levels.
+    counts
+        Columns of counts. A range of whole numbers has whole numbers only, and others are rounded.
 
     Raises
     ------
@@ -65,6 +96,7 @@ class Ranges:
     """
 
     columns: Mapping[str, Sequence[Any]]
+    counts: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.columns, Mapping):
@@ -87,7 +119,7 @@ class Ranges:
             is_wide = len(own) == 2 and is_number and all(abs(one) < np.inf for one in own)
             if not is_wide or not 0.0 < float(own[1]) - float(own[0]) < np.inf:
                 raise ValueError(f"ranges: {name} needs a lowest and a higher number, or levels, found {own!r}")
-            if self._is_whole(name) and max(map(abs, own)) > _LARGEST:
+            if all(isinstance(one, int) for one in own) and max(map(abs, own)) > _LARGEST:
                 raise ValueError(f"ranges: {name} has whole numbers beyond 2^53, write them with a decimal point")
 
     @property
@@ -96,10 +128,10 @@ class Ranges:
         return [name for name, own in self.columns.items() if isinstance(own[0], str)]
 
     def require(self, names: Sequence[str]) -> None:
-        """Raise `ValueError` unless there is one range for each of these columns."""
+        """Raise `ValueError` unless there is one range for each of the formula's columns."""
         for name in self.columns:
             if name not in names:
-                raise unknown_name_error("column in ranges", name, names)
+                raise ValueError(f"ranges has an entry for {name!r}, and the formula has {', '.join(names)} only")
         if missing := [name for name in names if name not in self.columns]:
             raise ValueError(
                 f"ranges has no entry for {', '.join(missing)}: the lowest and the highest number or the levels, from "
@@ -107,7 +139,7 @@ class Ranges:
             )
 
     def made_up(self) -> dict[str, np.ndarray]:
-        """Columns of rows, uniform in the ranges, the same in every process, (row,)."""
+        """Columns of rows, evenly spread over the ranges, the same in every process, (row,)."""
         most = max((len(self.columns[name]) for name in self.factors), default=0)
         found, count = {}, max(_FEWEST, _EACH * most)
         for place, (name, own) in enumerate(self.columns.items()):
@@ -115,18 +147,19 @@ class Ranges:
             if isinstance(own[0], str):
                 found[name] = np.array(own, object)[random.permutation(np.arange(count) % len(own))]
                 continue
-            if self._is_whole(name):
+            if self.is_whole(name):
                 found[name] = random.integers(own[0], own[1] + 1, count).astype(np.float64)
+                found[name][:2] = own
             else:
-                found[name] = random.uniform(own[0], own[1], count)
-            found[name][:2] = own
+                # evenly spaced, so that mean and sd are the middle and width / sqrt(12), to .1%
+                found[name] = random.permutation(np.linspace(own[0], own[1], count))
         return found
 
     def within(self, columns: Mapping[str, np.ndarray], dialect: Dialect) -> Fitted:
         """The rows whose cells fit.
 
-        A number beyond its range counts as the end of the range, and in a range of whole numbers it is rounded. A row
-        with another cell that does not fit, such as a missing one, is left out, and so is a row whose 0 or 1 is another
+        A number beyond its range counts as the end of the range, and a count that is not whole is rounded. A row with
+        another cell that does not fit, such as a missing one, is left out, and so is a row whose 0 or 1 is another
         number.
 
         Parameters
@@ -144,7 +177,7 @@ class Ranges:
         for name in self.columns:
             if name not in columns:
                 raise DataError(f"there is no column {name!r} (names must match exactly)")
-        found, clipped = dict[str, np.ndarray](), dict[str, int]()
+        found, clipped, misfits = dict[str, np.ndarray](), dict[str, int](), dict[str, int]()
         fits = np.ones(len(next(iter(columns.values()))), bool)
         for name, own in self.columns.items():
             if isinstance(own[0], str):
@@ -155,15 +188,18 @@ class Ranges:
                 numbers = np.array([_number(cell, dialect) for cell in columns[name]], np.float64)
                 found[name], is_known = np.clip(numbers, *own), ~np.isnan(numbers)
                 clipped[name] = int(((numbers < own[0]) | (numbers > own[1])).sum())
-                if self._is_whole(name):
+                if self.is_whole(name):
                     if own[1] - own[0] == 1:
                         is_known &= np.isin(numbers, own)
                     found[name] = np.rint(found[name])
+            misfits[name] = int((~is_known).sum())
             fits &= is_known
-        return Fitted({name: values[fits] for name, values in found.items()}, fits, clipped)
+        return Fitted({name: values[fits] for name, values in found.items()}, fits, clipped, misfits)
 
-    def _is_whole(self, name: str) -> bool:
-        return all(isinstance(one, int) for one in self.columns[name])
+    def is_whole(self, name: str) -> bool:
+        """Whether a column of numbers has whole numbers only."""
+        own = self.columns[name]
+        return all(isinstance(one, int) for one in own) and (name in self.counts or own[1] - own[0] == 1)
 
 
 def _number(cell: Any, dialect: Dialect) -> float:

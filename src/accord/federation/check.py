@@ -8,16 +8,14 @@ from typing import Any
 from ..base.errors import DataError
 from ..data.collectives import Pending, Question, ReplayCollectives
 from ..data.files import read_sheet
-from ..samplers.by_sums.private import Covered
+from ..data.ranges import ODD
+from ..samplers.by_sums.private import COUNTED, Covered
 from .document import StudyDocument
 from .keys import is_signed, signature
 from .ledger import Ledger
 from .meter import Meter
 from .policy import SitePolicy
 from .program import absent_column
-
-# Largest share of rows that count as none, and of numbers beyond their range.
-_ODD = 0.2
 
 
 @dataclass
@@ -38,13 +36,15 @@ class Checked:
         The least sd of a cell that the study leaves to someone with all other rows, if all sites have as many rows, see
         `accord.federation.meter`. None if it is not known.
     unfit
-        With differential privacy, the number of rows that count as none, because a cell does not fit into its range.
+        With differential privacy, the number of rows that are left out, because a cell does not fit into its range.
     clipped
         With differential privacy, the numbers of each column that are beyond its range.
+    misfits
+        With differential privacy, the cells of each column that do not fit.
     mixed
         Whether a study without differential privacy has read some of these rows.
     coverage
-        With differential privacy, the simulated coverage of intervals of 90%, if all sites have as many rows.
+        With differential privacy, the simulated coverage and width of intervals of 90%, if all sites have as many rows.
     epsilon
         With differential privacy, the epsilon of the site's rows over all studies after this one.
     """
@@ -56,6 +56,7 @@ class Checked:
     forecast: float | None = None
     unfit: int = 0
     clipped: dict[str, int] = field(default_factory=dict)
+    misfits: dict[str, int] = field(default_factory=dict)
     mixed: bool = False
     coverage: Covered | None = None
     epsilon: float | None = None
@@ -75,8 +76,11 @@ def check(study: StudyDocument, policy: SitePolicy) -> Checked:
     found.wrong += [absent_column(policy.data.name, name, near) for name, near in absent.items()]
     if not absent and policy.site in study.sites:
         _make_model(study, policy, found)
-    if study.private is not None and not found.wrong:
-        _forecast_private(study, policy, found)
+    if not found.wrong:
+        _enter(study, policy, found)
+    if study.private is not None:
+        if not found.wrong:
+            _forecast_private(study, policy, found)
     elif study.module is None and study.coarse:
         meter, rows = Meter(policy, study), found.rows * len(study.sites)
         found.forecast = meter.forecast(rows)
@@ -84,32 +88,44 @@ def check(study: StudyDocument, policy: SitePolicy) -> Checked:
     return found
 
 
-def _forecast_private(study: StudyDocument, policy: SitePolicy, found: Checked) -> None:
-    """Forecast what a study with differential privacy costs, from numbers of rows and from the ledger."""
-    assert study.private is not None
+def _enter(study: StudyDocument, policy: SitePolicy, found: Checked) -> None:
+    """What the ledger has about the site's rows, and whether it allows a study."""
+    ledger = Ledger(policy)
+    if study.private is None and not ledger.folder.is_dir():
+        return
     try:
-        ledger = Ledger(policy)
-        found.epsilon, found.mixed = ledger.state(study)
+        epsilon, mixed = ledger.state(study)
+        if study.private is not None:
+            found.epsilon, found.mixed = epsilon, mixed
         ledger.require(study)
     except DataError as error:
         found.wrong.append(str(error))
-        return
+
+
+def _forecast_private(study: StudyDocument, policy: SitePolicy, found: Checked) -> None:
+    """Forecast what a study with differential privacy finds, from numbers of rows."""
+    assert study.private is not None
     place = study.sites.index(policy.site)
     own = study.fitted(place, policy.data)
-    found.rows, found.unfit, found.clipped = own.fits.size, int((~own.fits).sum()), own.clipped
-    odd = {"rows count as none": found.unfit} | {
+    found.rows, found.unfit, found.clipped, found.misfits = own.fits.size, own.unfit, own.clipped, own.misfits
+    odd = {"rows are left out": found.unfit} | {
         f"numbers of {name} are beyond its range": count for name, count in own.clipped.items()
     }
     for what, count in odd.items():
-        if count > _ODD * found.rows:
+        if count > ODD * found.rows:
             found.wrong.append(
                 f"{policy.site}: {count} of {found.rows} {what}, which spoils the study: look at units, spellings of "
                 "levels and the decimal sign"
             )
+    if (1.0 - COUNTED) * found.rows < found.unfit <= ODD * found.rows:
+        found.perhaps.append(
+            f"the study is not certified: {found.unfit} of {found.rows} rows are left out, at most {1 - COUNTED:.0%} "
+            "of the rows of all sites may be"
+        )
     post = study.model_within([found.rows] * len(study.sites), {policy.site: own}).alone(place)
     found.coverage = study.private.likely(post, masks=study.masks)
-    if not found.coverage.is_enough:
-        found.perhaps.append(study.private.too_few(post, found.coverage))
+    if why := study.private.too_few(post, found.coverage):
+        found.perhaps.append(why)
 
 
 def _of_key(study: StudyDocument, policy: SitePolicy) -> list[str]:

@@ -25,7 +25,7 @@ from ..engines.noise import seed_words
 from ..models.documents import arguments_of_glm, keys_of_data, keys_of_glm, options_of_study
 from ..models.effects import INTEGRATED, require_integrated
 from ..models.formula import columns_of_formula, require_groups_of_sites
-from ..models.glm import glm_within
+from ..models.glm import glm_within, ranges_of
 from ..models.regression import Regression
 from ..models.sections import require_known, require_placed, require_type
 from ..models.tables import family_of, needed
@@ -138,16 +138,16 @@ class StudyDocument:
             )
         if not self.masks and len(sites) >= FEWEST:
             raise ValueError(f"masks = false is for two sites, found {len(sites)}: remove it from [run]")
+        if self.private is not None:
+            self._require_private()
+        elif "ranges" in document["model"]:
+            raise ValueError("ranges in [model] is for differential privacy: add a [private] section with an epsilon")
         for key in ("fallback", "report"):
             if self.coarse and self.run.get(key, False):
                 raise ValueError(
                     f"{key} = true in [run] needs exact sums: set coarse = false, which policies must allow"
                 )
         # errors in options and arguments are raised now
-        if self.private is not None:
-            self._require_private()
-        elif "ranges" in document["model"]:
-            raise ValueError("ranges in [model] is for differential privacy: add a [private] section with an epsilon")
         if self.module is None:
             self._options  # noqa: B018
             family_of(self._arguments.get("family", "normal"))
@@ -229,9 +229,8 @@ class StudyDocument:
     @cached_property
     def ranges(self) -> Ranges:
         """The declared ranges of the columns of a study with differential privacy."""
-        found = Ranges(self._arguments.get("ranges", {}))
-        found.require(sorted(columns_of_formula(self._arguments["formula"])))
-        return found
+        own = self._arguments
+        return ranges_of(own.get("ranges", {}), own["formula"], own.get("family", "normal"))
 
     def _require_private(self) -> None:
         """Raise `ValueError` if the document has anything that depends on rows."""
@@ -243,7 +242,7 @@ class StudyDocument:
                 raise ValueError(f"[{section}] of a study with [private] cannot have {beyond[0]}")
         for key in _NOT_PRIVATE:
             if key in self.run:
-                raise ValueError(f"[run] of a study with [private] cannot have {key}")
+                raise ValueError(f"[run] of a study with [private] cannot have {key}: sites send noised sums only")
         for site in self.sites:
             require_lines(self.dialects.at(site))
         # errors of the formula, the family and the ranges are raised now

@@ -1,9 +1,11 @@
 """The ledger of a site: which rows were read by which studies, and how much of their privacy is spent.
 
 A row is recognised by a keyed hash, in every version of the site's file: of the cell in the column `person` that the
-policy names, otherwise of all its cells. Studies with differential privacy that read the same row are together
-one Gaussian mechanism. A study without it has no bound, so that both kinds never read the same row unless the policy
-allows it.
+policy names, otherwise of all its cells. Cells with the same number count as equal, as in 1, 1.0 and 01. Each line of
+the ledger has the column by which its rows were recognised, because hashes of different columns never agree.
+
+Studies with differential privacy that read the same row are together one Gaussian mechanism. A study without it has no
+bound, so that both kinds never read the same row unless the policy allows it.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from .policy import RefusedError, SitePolicy
 _SEPARATORS = ",;\t|"
 # Ratio of strengths up to which two are equal.
 _EXACTLY = 1.0 + 1e-9
+# A number in a cell: sign, digits without zeros before, decimals without zeros after.
+_NUMBER = re.compile(r"([+-]?)0*([0-9]+)(?:[.,]([0-9]*?)0*)?")
 
 
 class Line(NamedTuple):
@@ -42,10 +46,13 @@ class Line(NamedTuple):
         Keyed hashes of the rows that it read, (row,).
     mu
         The strength of its guarantee, infinite without differential privacy, see `accord.samplers.Private`.
+    person
+        The column by which rows were recognised, empty for all cells.
     """
 
     rows: np.ndarray
     mu: float
+    person: str
 
 
 class Ledger:
@@ -68,7 +75,8 @@ class Ledger:
         Raises
         ------
         DataError
-            The ledger is damaged, or the file has several rows of one person.
+            The ledger is damaged, the file has several rows of one person, or earlier studies recognised rows by
+            another column.
         """
         mu, mixed = self._after(study, self._line(study))
         return spent(mu, self.policy.delta) if study.private is not None else 0.0, mixed
@@ -109,15 +117,22 @@ class Ledger:
         if not mark.is_file():
             write_private(mark, os.urandom(8).hex().encode())
         content = io.BytesIO()
-        np.savez_compressed(content, rows=own.rows, mu=own.mu)
+        np.savez_compressed(content, **own._asdict())
         write_private(self.folder / f"{study.hash}-{mark.read_text()}.npz", content.getvalue())
 
     def _after(self, study: StudyDocument, own: Line) -> tuple[float, bool]:
         """The largest strength of the guarantees for a row after a study, and whether it is mixed, see `state`."""
         squares, here, mixed = np.full(own.rows.size, own.mu**2), study.private is not None, False
         for other in self._others(study):
+            is_same_kind = np.isfinite(other.mu) == here
+            if other.person != own.person and (here if is_same_kind else not self.policy.mixed):
+                raise RefusedError(
+                    f"{self.policy.site}: refused, its ledger recognised the rows of earlier studies by "
+                    f"{_by(other.person)}, and its policy now names {_by(own.person)}, by which all rows look new. "
+                    f"{_restored(other.person)}"
+                )
             shared = np.isin(own.rows, other.rows)
-            if np.isfinite(other.mu) != here:
+            if not is_same_kind:
                 mixed |= bool(shared.any())
             elif here:
                 squares[shared] += other.mu**2
@@ -131,7 +146,7 @@ class Ledger:
             if path.stem != own:
                 try:
                     with np.load(path, allow_pickle=False) as found:
-                        yield Line(found["rows"], float(found["mu"]))
+                        yield Line(found["rows"], float(found["mu"]), str(found["person"]))
                 except (OSError, ValueError, KeyError, zipfile.BadZipFile):
                     raise DataError(
                         f"{self.policy.site}: its ledger has a damaged file, {path.name}: restore it from a copy"
@@ -143,14 +158,15 @@ class Ledger:
         The rows do not follow from the study, so that no study can make old rows look new.
         """
         private, (hashes, distinct) = study.private, self._read
+        person = self.policy.person or ""
         if private is None:
-            return Line(hashes, np.inf)
+            return Line(hashes, np.inf, person)
         if self.policy.person is not None and distinct < hashes.size:
             raise RefusedError(
                 f"{self.policy.site}: refused, its file has several rows of one person, and the study protects single "
                 "rows: keep one row of each person"
             )
-        return Line(hashes, strength(private.epsilon, private.delta))
+        return Line(hashes, strength(private.epsilon, private.delta), person)
 
     @cached_property
     def _read(self) -> tuple[np.ndarray, int]:
@@ -159,13 +175,33 @@ class Ledger:
         header, *rows = _records(policy.data)
         if person is None:
             # the order of columns does not matter
-            cells = [{"cells": "\n".join(sorted(row))} for row in rows]
+            cells = [{"cells": "\n".join(sorted(map(_plain, row)))} for row in rows]
         else:
             if person not in header:
                 raise DataError(f"{policy.site}: its file has no column {person!r}, which its policy names as `person`")
             place = header.index(person)
-            cells = [{person: row[place] if place < len(row) else ""} for row in rows]
+            cells = [{person: _plain(row[place]) if place < len(row) else ""} for row in rows]
         return row_hashes(policy.folder, cells), len({next(iter(row.values())) for row in cells})
+
+
+def _plain(cell: str) -> str:
+    """A cell, with one spelling of each number."""
+    found = _NUMBER.fullmatch(cell)
+    if found is None:
+        return cell
+    sign, whole, decimals = found[1], found[2], found[3] or ""
+    return ("-" if sign == "-" else "") + whole + (f".{decimals}" if decimals else "")
+
+
+def _by(person: str) -> str:
+    """The key `person` of a policy in words."""
+    return f"the column {person!r}" if person else "no column `person`, so that all cells count"
+
+
+def _restored(person: str) -> str:
+    """What to do about a changed key `person`."""
+    key = f'set person = "{person}" again' if person else "remove `person`"
+    return f"In the policy, {key}. To change it for good, move the ledger's folder away: all rows then start at zero"
 
 
 def _records(path: Path) -> list[list[str]]:

@@ -115,7 +115,7 @@ class SitePolicy:
             "colluding": int, "person": str, "identity": str, "peers": dict, "modules": dict,
         }  # fmt: skip
         floors = Policy(**{name: found.pop(name) for name in _FLOORS if name in found})
-        for name in ("disclosure", "epsilon"):
+        for name in ("disclosure", "epsilon", "delta"):
             if type(found.get(name)) is int:
                 found[name] = float(found[name])
         for name, value in found.items():
@@ -224,7 +224,8 @@ class SitePolicy:
         if private is not None and study.masks and private.colluding < self.colluding:
             yield (
                 f"{self.site}: refused, its policy needs protection against {self.colluding} colluding sites "
-                f"(colluding), and the study protects against {private.colluding}"
+                f"(colluding), and the study protects against {private.colluding}. A study of {len(study.sites)} sites "
+                f"can protect against {len(study.sites) - 1} at most"
             )
         if self.identity is None:
             yield f"{self.site}: refused, its policy names no `identity` to sign its entries with"

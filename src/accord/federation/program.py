@@ -134,7 +134,7 @@ def follow(
 
 
 def _log_unfit(post: Posterior, sums: SumExchange) -> None:
-    """Log how many of the site's rows count as none, which no other site may know."""
+    """Log how many of the site's rows are left out, which no other site may know."""
     for place in sums.exchange.here:
         fits: Any = post.source(place)
         if unfit := int((fits["weight"] == 0.0).sum()):
@@ -142,10 +142,10 @@ def _log_unfit(post: Posterior, sums: SumExchange) -> None:
 
 
 def unfit_rows(unfit: int, rows: int) -> str:
-    """The message for the site's own log about rows that count as none."""
+    """The message for the site's own log about rows that are left out."""
     return (
-        f"{unfit} of {rows} rows count as none: a cell is missing, is no number where the study has a range, or is no "
-        "level of the study"
+        f"{unfit} of {rows} rows are left out: a cell is missing, is no number where the study has a range, is not 0 "
+        "or 1, or is no level of the study"
     )
 
 
@@ -383,6 +383,11 @@ def remedy(study: StudyDocument, run: Run) -> str:
     """What to do about a run that is not certified; empty if it is certified."""
     if run.certificate is None or run.certificate.holds:
         return ""
+    if study.private is not None:
+        return (
+            "do not report these draws, because a check failed. Their epsilon is spent. Another study spends more: it "
+            "needs more rows, a larger epsilon, narrower ranges or fewer columns"
+        )
     advice = "narrower priors or fewer columns"
     if not study.run.get("fallback", False):
         exact = "coarse = false (each policy needs exact = true) and " if study.coarse else ""

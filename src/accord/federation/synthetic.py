@@ -19,6 +19,8 @@ from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from ..data import Policy
 from ..data.formula_names import FormulaNames
+from ..data.ranges import Ranges
+from ..data.studies import study_of_made_up
 from ..models.effects import factor, require_possible
 from ..models.effects import parameters as parameters_of_effects
 from ..models.families import Family
@@ -45,6 +47,8 @@ _APART = 0.3
 _EFFECT = 0.5
 # Sd of the logs of other positive parameters.
 _SPREAD = 0.2
+# Size of effects and residual sd in a range, relative to a response that is uniform in it.
+_INSIDE = 0.35
 # Groups of a site.
 _GROUPS = 4
 # Ways to choose the true parameters.
@@ -60,7 +64,7 @@ class Column(NamedTuple):
     Parameters
     ----------
     kind
-        "number" (normal), "range" (uniform), "levels" or "groups".
+        "number" (normal), "range" (uniform), "whole" (uniform whole numbers), "levels" or "groups".
     numbers
         Mean and sd, or limits.
     shares
@@ -122,6 +126,17 @@ def column_of(name: str, value: Any) -> Column:
         raise ValueError(f"the shares of column {name} of the rehearsal must be > 0, found {value}")
     total = sum(value.values())
     return Column("levels", shares={level: share / total for level, share in value.items()})
+
+
+def _within(ranges: Ranges, name: str) -> Column:
+    """A column with the levels of a declared range, or uniform in it."""
+    own = list(ranges.columns[name])
+    if isinstance(own[0], str):
+        return column_of(name, own)
+    if ranges.is_whole(name):
+        values = range(own[0], own[1] + 1)
+        return column_of(name, list(map(str, values))) if len(values) == 2 else Column("whole", (own[0], own[1]))
+    return Column("range", (float(own[0]), float(own[1])))
 
 
 def _is_number(value: Any) -> bool:
@@ -222,7 +237,7 @@ class Synthetic:
     def assumed(self) -> list[str]:
         """Columns that nothing describes."""
         given = self._settings.get("columns", {})
-        return [name for name in self.columns if name not in given]
+        return [] if self.study.private is not None else [name for name in self.columns if name not in given]
 
     @property
     def has_assumed_rows(self) -> bool:
@@ -298,6 +313,8 @@ class Synthetic:
 
     def _usual(self, name: str) -> Column:
         """A column that nothing describes."""
+        if self.study.private is not None:
+            return _within(self.study.ranges, name)
         formula, options = str(self.study.arguments["formula"]), self.study.options
         found, strings = FormulaNames.of(formula), options.get("strings") or ()
         if name == self.study.arguments.get("weights"):
@@ -327,6 +344,8 @@ class Synthetic:
             share = np.array(list(column.shares.values())) * np.exp(shift)
             return rng.choice(list(column.shares), rows, p=share / share.sum())
         first, second = column.numbers
+        if column.kind == "whole":
+            return rng.integers(int(first), int(second) + 1, rows)
         if column.kind == "range":
             cells, sd = rng.uniform(first, second, rows), second - first
         else:
@@ -353,6 +372,8 @@ class Synthetic:
     def _placeholder(self, rng: np.random.Generator, rows: int) -> list[Any]:
         """Valid responses of a site, from which only the scale of the data is read."""
         name, size = self.family.name, (rows,)
+        if self.study.private is not None:
+            return [self._cells(rng, self._left.names[0], _within(self.study.ranges, self._left.names[0]), rows)]
         if self.family.columns == ("time", "event"):
             return [rng.exponential(size=size), (np.arange(rows) % 5 > 0).astype(int)]
         if name == "bernoulli":
@@ -380,8 +401,8 @@ class Synthetic:
         self, files: Sequence[Path], rng: np.random.Generator
     ) -> tuple[list[tuple[np.ndarray, ...]], dict[str, float]]:
         """The response columns of each site, and the true parameters by name."""
-        arguments = self.study.arguments
-        table = data.study([str(file) for file in files], policy=Policy.none(), **self.study.options)
+        arguments, is_private = self.study.arguments, self.study.private is not None
+        table = self._within_ranges(files) if is_private else self._as_read(files)
         known = list(table.agreed.columns)
         design = Formula(
             arguments["formula"], table.meeting, table.frames, known, table.agreed.levels, known,
@@ -407,17 +428,25 @@ class Synthetic:
         width = max(len(family.predictors), 1)
         spread = np.repeat(figures.spread, width)
         unit = _EFFECT * family.unit(figures.summary)
+        if is_private and family.name == "normal":
+            # responses within their range
+            unit *= _INSIDE
         steps = [unit / sd if sd > 0 else unit for sd in spread]
         found = np.array([self._coefficient(rng, prior, step) for prior, step in zip(priors, steps, strict=True)])
         found = found.reshape(len(columns), width)
         if columns and columns[0] == "Intercept":
             found[0] -= figures.centre[1:] @ found[1:]
+            if is_private and family.name == "poisson":
+                # counts far below the end of their range
+                found[0] += np.log(self._usual_count / figures.summary.mean)
         found = np.array([self.effects.get(name, value) for name, value in zip(names, found.ravel(), strict=True)])
         truth = dict(zip(names, found.tolist(), strict=True))
         shift = float(figures.centre @ found) if not family.predictors and not family.has_intercept else 0.0
         params: dict[str, Any] = {COEFFICIENTS: jnp.asarray(found.reshape(-1, width) if family.predictors else found)}
         for name, parameter in parameters.items():
             values = self._other(rng, own.other(name, parameter), parameter.init, parameter.constraint)
+            if is_private and parameter.constraint == "positive":
+                values = _INSIDE * values
             values = values - parameter.sign * shift
             chosen = [self.effects.get(one, value) for one, value in zip(parameter.names(name), values, strict=True)]
             if name == "log_hazard":
@@ -428,7 +457,30 @@ class Synthetic:
             params[name] = jnp.asarray(np.reshape(chosen, np.shape(parameter.init)))
         if not columns:
             del params[COEFFICIENTS]
-        return [self._drawn(family, params, rows, rng) for rows in shards], truth
+        # the first rows of a study with ranges are made up
+        return [self._drawn(family, params, rows, rng) for rows in shards[is_private:]], truth
+
+    def _as_read(self, files: Sequence[Path]) -> data.Study:
+        """The study of the files of all sites."""
+        return data.study([str(file) for file in files], policy=Policy.none(), **self.study.options)
+
+    def _within_ranges(self, files: Sequence[Path]) -> data.Study:
+        """The study of the files of all sites and of made-up rows, from which scales and levels follow."""
+        own = {site: self.study.fitted(place, files[place]) for place, site in enumerate(self.study.sites)}
+        for site, found in own.items():
+            if found.unfit:
+                raise ValueError(
+                    f"columns of [rehearsal] must lie within the ranges of [model]: at {site}, a cell of "
+                    f"{found.most_misfits} does not fit"
+                )
+        columns = {site: found.columns for site, found in own.items()}
+        return study_of_made_up(self.study.ranges, columns, str(self.study.arguments["formula"]))
+
+    @property
+    def _usual_count(self) -> float:
+        """The geometric middle of the range of a count, shifted by 1, as in `accord.samplers.Private`."""
+        low, high = self.study.ranges.columns[self._left.names[0]]
+        return float(((1.0 + low) * (1.0 + high)) ** 0.5 - 1.0)
 
     def _coefficient(self, rng: np.random.Generator, prior: Prior, step: float) -> float:
         if self.truth == "prior":

@@ -19,7 +19,7 @@ from ..data.collectives import ReplayCollectives, SiteCollectives, added, corres
 from ..data.files import Dialects
 from ..data.formula_names import FormulaNames
 from ..data.policy import Policy
-from ..data.ranges import Fitted, Ranges
+from ..data.ranges import MADE_UP, Fitted, Ranges
 from ..data.remote import RemoteStudy
 from ..data.sources import sources_in_memory
 from ..data.studies import study_of_made_up
@@ -40,7 +40,7 @@ from .effects import (
 from .effects import parameters as parameters_of_effects
 from .families import Family
 from .families.family import Rows
-from .formula import Formula
+from .formula import Formula, columns_of_formula
 from .parameters import UserPriors, defaults_of, flat_names, init_of, log_orders, names_of, note_on, notes_beside
 from .predictive import FormulaPredictive
 from .priors import Prior
@@ -112,10 +112,11 @@ def glm(
         on the size of the smallest group: 7 to 15 nodes for one effect, 5 to 9 for each of two.
     ranges : mapping, optional
         For differential privacy, see `accord.samplers.Private`: the lowest and the highest number of each column, or
-        its levels, from public knowledge: ``{"age": (18, 90), "ward": ("a", "b"), "died": (0, 1)}``. Whole numbers
-        mean a column of whole numbers. Levels, default priors, means and standard deviations then follow from these
-        ranges and not from rows. A number beyond its range counts as the end of the range. A row with a missing cell
-        or an unknown level counts as none, without a warning.
+        its levels, from public knowledge: ``{"age": (18, 90), "ward": ("a", "b"), "died": (0, 1)}``. Levels, default
+        priors, means and standard deviations then follow from these ranges and not from rows. A number beyond its
+        range counts as the end of the range. A row with a missing cell or an unknown level is left out. With the
+        range (0, 1), so is a row with another number: write (0.0, 1.0) for shares. If any of this happens to more than
+        a fifth of a table's rows, a warning says so.
 
     Returns
     -------
@@ -153,7 +154,9 @@ def glm(
         several = {"weights": weights, "exposure": exposure, "nodes": nodes}
         if given := [name for name, value in several.items() if value is not None]:
             raise ValueError(f"with ranges there can be no {given[0]}")
-        return _of_tables_within(Ranges(ranges), table, formula, family, priors)
+        used = columns_of_formula(formula) if isinstance(ranges, Mapping) else ()
+        ranges = {name: own for name, own in ranges.items() if name in used} if used else ranges
+        return _of_tables_within(ranges_of(ranges, formula, family), table, formula, family, priors)
     if isinstance(table, RemoteStudy):
         require_integrated(effects)
         options: dict[str, Any] = {"weights": weights, "exposure": exposure, "effects": effects, "nodes": nodes}
@@ -246,6 +249,15 @@ def glm(
     return post
 
 
+def ranges_of(ranges: Mapping[str, Sequence[Any]], formula: str, family: str | Family) -> Ranges:
+    """The declared ranges of a formula's columns. Raises `ValueError` unless each column has one."""
+    own = family_of(family)
+    is_count = own.is_whole or own.name in ("categorical", "ordinal")
+    found = Ranges(ranges, tuple(columns_of_formula(formula.partition("~")[0] + "~ 1")) if is_count else ())
+    found.require(sorted(columns_of_formula(formula)))
+    return found
+
+
 def _of_tables_within(
     ranges: Ranges, table: Any, formula: str, family: str | Family, priors: Mapping[str, Prior] | None
 ) -> Regression:
@@ -259,6 +271,8 @@ def _of_tables_within(
             here[source.name] = ranges.within(source.columns, source.dialect)
         except DataError as error:
             raise DataError(f"{source.name}: {error}") from None
+        if text := here[source.name].warning:
+            warnings.warn(f"{source.name}: {text}", stacklevel=3)
     rows = [own.fits.size for own in here.values()]
     return glm_within(ranges, list(here), rows, here, formula, family, priors)
 
@@ -316,7 +330,10 @@ def glm_within(
         post = built({site: own.columns for site, own in here.items()})
     except (ValueError, ArithmeticError):
         # errors of the made-up rows are errors of the document
-        built({})
+        try:
+            built({})
+        except ValueError as error:
+            raise type(error)(str(error).replace(f"of site {MADE_UP!r}", "that the declared ranges allow")) from None
         # no row may stop the others, nor show itself by an error
         here = {site: _without_errors(site, own, built) for site, own in here.items()}
         post = built({site: own.columns for site, own in here.items()})
@@ -326,11 +343,7 @@ def glm_within(
     shards: list[Any] = [RemoteRows(site) for site in sites]
     for place, (site, own) in enumerate(here.items(), 1):
         shards[sites.index(site)] = _scattered(post.source(place), own.fits)
-    design = made["design"]
-    pairs = zip(design.min(axis=0).tolist(), design.max(axis=0).tolist(), strict=True)
-    found = dict(zip(post.names, pairs, strict=False))
-    response = made["y"]
-    return post.within({**found, "y": (float(response.min()), float(response.max()))}, sites, rows, shards)
+    return post.within(made, sites, rows, shards)
 
 
 def _without_errors(site: str, own: Fitted, built: Callable[[dict[str, Any]], Regression]) -> Fitted:

@@ -83,6 +83,8 @@ class Regression(Posterior):
     ranges : dict
         With declared ranges, the lowest and the highest value of each column of the design, by the name of its
         coefficient, and of the response, by "y". Empty otherwise.
+    made_up : array, optional
+        With declared ranges, the design of rows that are made up in them, (row, column).
     """
 
     def __init__(
@@ -97,21 +99,25 @@ class Regression(Posterior):
         **options: Any,
     ) -> None:
         self.lines, self.ranges = lines, dict[str, tuple[float, float]]()
+        self.made_up: np.ndarray | None = None
         self.formula, self.family, self.priors, self.agreed = formula, family, priors, agreed
         super().__init__(*arguments, **options)
         self.info = info
 
     def within(
-        self, ranges: dict[str, tuple[float, float]], sites: Sequence[str], rows: Sequence[int], shards: Sequence[Any]
+        self, made_up: Mapping[str, np.ndarray], sites: Sequence[str], rows: Sequence[int], shards: Sequence[Any]
     ) -> Regression:
-        """The same model with these sites, of which it knows the declared ranges and the numbers of rows only."""
+        """The same model with these sites, of which it knows the made-up rows and the numbers of rows only."""
+        design, response = made_up["design"], made_up["y"]
+        pairs = zip(design.min(axis=0).tolist(), design.max(axis=0).tolist(), strict=True)
+        ranges = dict(zip(self.names, pairs, strict=False)) | {"y": (float(response.min()), float(response.max()))}
         agreed = dataclasses.replace(
             self.agreed, sites=tuple(sites), rows=tuple(rows), dropped=(0,) * len(rows), by_site=({},) * len(rows)
         )
         info = dataclasses.replace(self.info, sites=agreed.sites, rows=agreed.rows)
         sources = {place: shard for place, shard in enumerate(shards) if shard is not None}
         changes = {"num_agents": len(rows), "_sources": sources, "_checksums": {}, "lines": ()}
-        found = self._with(**changes, ranges=ranges, agreed=agreed, info=info)
+        found = self._with(**changes, ranges=ranges, made_up=design, agreed=agreed, info=info)
         assert isinstance(found, Regression)
         return found
 

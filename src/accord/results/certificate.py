@@ -9,7 +9,7 @@ import numpy as np
 # Name of the only check of an interrupted run.
 INTERRUPTED = "interrupted"
 # Checks whose limit is a smallest value. All other limits are largest values.
-_AT_LEAST = ("coverage", "effective draws", "energy fraction")
+_AT_LEAST = ("coverage", "effective draws", "energy fraction", "rows", "columns")
 
 
 class Check(NamedTuple):

@@ -42,6 +42,7 @@ from .private_linear import Linear
 from .private_logistic import Logistic
 from .private_model import (
     COVERAGE,
+    WIDEST,
     Budget,
     Covered,
     PrivateModel,
@@ -68,9 +69,12 @@ _SPARE, _LEAST = 1.1, 0.5
 # Limits of the guarantee.
 _LEAST_EPSILON, _MOST_EPSILON, _LEAST_DELTA, _MOST_DELTA = 1e-4, 1e8, 1e-12, 0.01
 # Least share of rows that count, and sd of a column in units of half its range.
-_COUNTED, _NARROWEST = 0.9, 0.15
-# Sds of noise that the checks of rows and of columns allow for.
-_SURE, _ALLOWED = 2.0, 0.5
+COUNTED, _NARROWEST = 0.9, 0.12
+# Sds of noise by which too few rows may seem to count, and by which the sd of a column must be above its limit.
+_SURE, _BEYOND = 2.0, 1.0
+# Variance of a column, relative to two values at the ends of its range with the same mean: the largest one, and the
+# largest one of a made-up column that is no factor. A uniform column has 1/3.
+_ENDS, _EVEN = 0.75, 0.4
 # Name of the response in ranges.
 _RESPONSE = "y"
 
@@ -100,7 +104,8 @@ class Private(BySums):
         regression also needs the range of its response, under "y". Values beyond a range count as its end, or less in
         a logistic regression.
     colluding
-        Number of agents that may reveal their noise to others. The noise of the remaining agents hides a row alone.
+        Number of agents that may reveal their noise to others, at most all but one. The noise of the remaining agents
+        hides a row alone.
 
     Raises
     ------
@@ -151,22 +156,45 @@ class Private(BySums):
     def require(self, post: Posterior) -> None:
         """Raise `ValueError` if this method cannot sample a posterior, without reading data."""
         self._place(post)
+        most = max(1, post.num_agents - 1)
+        if self.colluding > most:
+            raise ValueError(
+                f"colluding must be at most {most}, the number of all other agents or sites, found {self.colluding}"
+            )
 
     def likely(self, post: Posterior, *, masks: bool) -> Covered:
-        """The simulated coverage for the posterior's numbers of rows and parameters, without reading data."""
+        """The simulated coverage for the posterior's numbers of rows and parameters, without reading data.
+
+        Columns are uniform. With a formula they are its terms for uniform cells.
+        """
         potential = post.potential.within(self._place(post))
         precision = _gaussian(
             jax.grad(potential.log_prior_at), jax.hessian(potential.log_prior_at), np.zeros(post.dim)
         )[1]
         budget = self._budget(post.num_agents, masks=masks)
-        return likely(self._model(post), budget, _rows(post), tuple(map(tuple, precision.tolist())))
+        of_prior, columns = tuple(map(tuple, precision.tolist())), self._made_up(post)
+        made_up = None if columns is None else columns.tobytes()
+        return likely(self._model(post), budget, _rows(post), of_prior, made_up)
+
+    def _made_up(self, post: Posterior) -> np.ndarray | None:
+        """Columns of rows that are made up in declared ranges, between -1 and 1, the first one constant."""
+        if not isinstance(post, Regression) or post.made_up is None:
+            return None
+        count = self._model(post).columns(post.dim)
+        columns = post.made_up @ self._place(post).factor[:count, :count]
+        # columns of a linear regression are in units of the response
+        return np.ascontiguousarray(columns / columns[0, 0])
 
     def too_few(self, post: Posterior, found: Covered) -> str:
-        """The reason to refuse a posterior for its simulated coverage."""
+        """The reason to refuse a posterior for its simulated intervals; empty if there is none."""
+        if found.is_enough and found.is_narrow:
+            return ""
+        why = f"cover the parameters {found.share:.0%} of the time only"
+        if found.is_enough:
+            why = f"are {found.width} (at most {WIDEST:g} times are allowed), so the result would follow the prior"
         return (
             f"Private(epsilon={self.epsilon:g}, delta={self.delta:g}) with {_rows(post):,} rows and {post.dim} "
-            f"parameters: simulated intervals of 90% cover the parameters {found.share:.0%} of the time only. Use "
-            "more rows, a larger epsilon or fewer columns"
+            f"parameters: simulated intervals of 90% {why}. Use more rows, a larger epsilon or fewer columns"
         )
 
     def _budget(self, agents: int, *, masks: bool) -> Budget:
@@ -205,15 +233,19 @@ class Private(BySums):
             f"Found {post.info.model or 'another model'}"
         )
 
+    def _ranges(self, post: Posterior) -> Mapping[str, tuple[float, float]]:
+        """The declared range of each coefficient's column and of the response."""
+        return post.ranges if isinstance(post, Regression) and post.ranges else self.ranges
+
     def _place(self, post: Posterior) -> Coordinates:
         """Coordinates in which every column lies between -1 and 1."""
-        model, ranges = self._model(post), self.ranges
+        model, ranges = self._model(post), self._ranges(post)
         is_linear = isinstance(model, Linear)
         has_response = is_linear or isinstance(model, FamilyScores)
         if isinstance(post, Regression) and post.ranges:
-            if ranges:
+            if self.ranges:
                 raise ValueError("a formula with ranges needs none in Private()")
-            ranges = post.ranges if has_response else {name: post.ranges[name] for name in post.names}
+            ranges = ranges if has_response else {name: ranges[name] for name in post.names}
         names = post.names[: model.columns(post.dim)]
         response = (_RESPONSE,) * has_response
         if set(response) & set(names):
@@ -229,7 +261,10 @@ class Private(BySums):
         low, high = np.array([ranges[name] for name in names], np.float64).T
         constant = np.flatnonzero((low == high) & (low != 0.0))
         if constant.size == 0:
-            raise ValueError("Private() needs an intercept: a column of ones, with the range (1, 1)")
+            raise ValueError(
+                "Private() needs an intercept: remove 0 + from the formula. For arrays, a column of ones with the "
+                "range (1, 1)"
+            )
         middle, half = (low + high) / 2.0, np.where(high > low, (high - low) / 2.0, 1.0)
         first, columns = constant[0], np.arange(len(names))
         half[first] = low[first]
@@ -261,8 +296,8 @@ class Private(BySums):
         if self.delta * rows >= 1.0:
             raise ValueError(f"delta must be below 1 / number of rows, found {self.delta:g} and {rows:,} rows")
         before = self.likely(post, masks=job.masks)
-        if not before.is_enough:
-            raise ValueError(f"{self.too_few(post, before)}. Nothing was released")
+        if why := self.too_few(post, before):
+            raise ValueError(f"{why}. Nothing was released")
         session.stage("summing with noise")
 
         def answer(position: np.ndarray, step: Step) -> np.ndarray:
@@ -296,7 +331,9 @@ class Private(BySums):
                 (
                     _effective(points, job.target),
                     _covers(after),
-                    *_columns_as_declared(model, releases[0], rows, _other_columns(place, post.names)),
+                    *_columns_as_declared(
+                        model, releases[0], rows, _other_columns(place, post.names), self._made_up(post)
+                    ),
                     *model.checks(found, releases, rows),
                 )
             ),
@@ -306,8 +343,10 @@ class Private(BySums):
                     "delta": self.delta,
                     "colluding": self.colluding,
                     "coverage": round(after.share, 3),
+                    "expected": round(before.wider, 2),
                     "noise": steps,
                     "wider": dict(zip(post.names, wider.round(3).tolist(), strict=True)),
+                    "ranges": {name: list(map(float, pair)) for name, pair in self._ranges(post).items()},
                 }
             },
         )
@@ -319,8 +358,7 @@ class Private(BySums):
         count, step = len(model.shares), model.step(model.start(dim), 1.0, ())
         cost = total_traffic(job.network, count * step.noise(dim).size, count)
         cost += Traffic(gradient_rows=count * model.message(self._place(job.post), step)[2]["gradients"] * rows)
-        doubt = "" if covered.is_enough else f"simulated intervals of 90% cover {covered.share:.0%} of the time"
-        return SumsForecast(self, Cost.of(cost), f"{count} sums", doubt)
+        return SumsForecast(self, Cost.of(cost), f"{count} sums", self.too_few(job.post, covered))
 
 
 def _rows(post: Posterior) -> int:
@@ -366,26 +404,45 @@ def _other_columns(place: Coordinates, names: Sequence[str]) -> list[str]:
     return [name for k, name in enumerate(names) if k != constant]
 
 
-def _columns_as_declared(model: PrivateModel, first: Release, rows: int, names: Sequence[str]) -> tuple[Check, Check]:
-    """Whether rows count, and whether columns fill their ranges, by the noised moments of the first release."""
+def _columns_as_declared(
+    model: PrivateModel, first: Release, rows: int, names: Sequence[str], made_up: np.ndarray | None = None
+) -> tuple[Check, ...]:
+    """Whether rows count, and whether columns fill their ranges, by the first release's noised moments."""
     moments = model.moments(first, rows)
     noise = float(model.moments(first._replace(hessian=np.full_like(first.hessian, first.step.of_hessian)), rows)[0, 0])
     share = float(moments[0, 0])
-    counted = share + _SURE * noise >= _COUNTED
-    text = f"about {min(share, 1.0):.0%} of the rows count (at least {_COUNTED:.0%})"
-    remedy = "" if counted else ": cells of the others do not fit into the ranges, as each site's own log has it"
-    moments = moments / max(share, _COUNTED / 2.0)
-    variance = np.diagonal(moments)[1:] - moments[0, 1:] ** 2
-    sds = np.sqrt(np.maximum(variance + _ALLOWED * noise, 0.0))
+    counted = share + _SURE * noise >= COUNTED
+    text = f"about {min(share, 1.0):.0%} of the rows count (at least {COUNTED:.0%})"
+    remedy = (
+        "" if counted else ": cells of the others do not fit into the ranges. The owner of the rows can look them up"
+    )
+    moments = moments / max(share, COUNTED / 2.0)
+    mean, square = moments[0, 1:], np.diagonal(moments)[1:]
+    # sd of the noise in a variance: of the mean square, of the mean, and of the share of rows
+    parts = np.sqrt(1.0 + 2.0 * mean**2 + (2.0 * mean**2 - square) ** 2)
+    sds = np.sqrt(np.maximum(square - mean**2 - _BEYOND * noise * parts, 0.0))
     narrowest = int(np.argmin(sds)) if sds.size else 0
     found = float(sds.min(initial=1.0))
     fills = found >= _NARROWEST
-    shown = f"the sd of {names[narrowest]} is about {found:.2g} of half its range" if sds.size else "no columns"
-    advice = ": declare a narrower range, take log(), or look at the unit" if not fills else ""
-    return (
-        Check("rows", share, _COUNTED, counted, text + remedy),
-        Check("columns", found, _NARROWEST, fills, f"{shown} (at least {_NARROWEST:g}){advice}"),
+    shown = (
+        f"the sd of {names[narrowest]} is at least about {found:.2g} of half its range" if sds.size else "no columns"
     )
+    advice = ": declare a narrower range, take log(), or look at the unit" if not fills else ""
+    checks = (
+        Check("rows", share, COUNTED, counted, text + remedy),
+        Check("columns", found, _NARROWEST, fills, f"{shown} (limit {_NARROWEST:g}){advice}"),
+    )
+    if made_up is None or not names:
+        return checks
+    own = made_up[:, 1:].mean(axis=0)
+    is_even = made_up[:, 1:].var(axis=0) < _EVEN * (1.0 - own**2)
+    # a least size, as noise may move the mean to an end
+    two_values = np.maximum(1.0 - mean**2, 0.1)
+    ratio = np.where(is_even, (square - mean**2 - _SURE * noise * parts) / two_values, 0.0)
+    most, name = float(np.maximum(ratio, 0.0).max()), names[int(np.argmax(ratio))]
+    text = f"the variance of {name} is at least about {most:.0%} of that of two values at the ends of its range"
+    remedy = ": declare a wider range, or levels for a column of two values" if most > _ENDS else ""
+    return *checks, Check("ends", most, _ENDS, most <= _ENDS, f"{text} (limit {_ENDS:.0%}){remedy}")
 
 
 def _effective(points: Points, target: int) -> Check:
@@ -401,7 +458,7 @@ def _covers(found: Covered) -> Check:
     """Whether simulated intervals cover."""
     text = (
         f"intervals of 90% cover {found.share:.1%} +- {found.error:.1%} of the time in simulated studies like this "
-        f"one (at least {COVERAGE:.0%})"
+        f"one (at least {COVERAGE:.0%}, less two standard errors). They are {found.width}"
     )
-    remedy = "" if found.is_enough else ": use more rows or a larger epsilon"
+    remedy = "" if found.is_enough else ". Use more rows or a larger epsilon"
     return Check("coverage", found.share, COVERAGE, found.is_enough, text + remedy)

@@ -19,6 +19,10 @@ from .evaluations import unpacked
 
 # Least simulated coverage of intervals of 90%.
 COVERAGE, _LEVEL = 0.88, 0.9
+# Largest simulated width of intervals, relative to intervals without noise, if the rows alone decide.
+WIDEST = 20.0
+# Largest noise of a Hessian, relative to its smallest eigenvalue, at which widths mean anything.
+_HIDDEN = 1.0
 # Replicates of a simulation, rows of one at most, and draws for its intervals.
 _REPLICATES, _MOST_ROWS, _DRAWS = 200, 5_000, 1000
 # Least share of rows that count in moments.
@@ -171,7 +175,9 @@ class Components(NamedTuple):
     def draws(self, count: int, random: np.random.Generator) -> np.ndarray:
         """Draws, shape (draw, dim)."""
         chosen = random.choice(len(self.weight), count, p=self.weight)
-        roots = np.linalg.cholesky(self.covariance)[chosen]
+        values, vectors = np.linalg.eigh(self.covariance)
+        # symmetric, as sites of a study must have the same draws, and eigenvectors are not unique
+        roots = ((vectors * np.sqrt(np.maximum(values, 0.0))[:, None]) @ np.swapaxes(vectors, 1, 2))[chosen]
         normals = random.standard_normal((count, self.mean.shape[1]))
         return np.asarray(self.mean[chosen] + np.einsum("kab,kb->ka", roots, normals))
 
@@ -330,15 +336,37 @@ class Budget(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """A simulated coverage and its standard error."""
+    """A simulated coverage, its standard error, and the width of the intervals.
+
+    Parameters
+    ----------
+    share, error
+        The coverage and its standard error.
+    wider
+        Median width of intervals from the rows alone, without the prior, relative to intervals without noise.
+        Infinite if noise hides the Hessian.
+    """
 
     share: float
     error: float
+    wider: float = 1.0
 
     @property
     def is_enough(self) -> bool:
         """Whether the coverage may be large enough, within two standard errors."""
         return self.share + 2.0 * self.error >= COVERAGE
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the rows have a say beside the noise."""
+        return self.wider <= WIDEST
+
+    @property
+    def width(self) -> str:
+        """The width in words."""
+        if not np.isfinite(self.wider):
+            return "about as wide as without any rows"
+        return f"typically {self.wider:.{1 if self.wider < 10.0 else 0}f} times as wide as without noise"
 
 
 def coverage(
@@ -369,29 +397,74 @@ def coverage(
     (mean, precision), used = prior, min(rows, _MOST_ROWS)
     dim, budget = len(mean), budget._replace(share=used / rows)
     prior = mean, precision * budget.share
-    inside = []
+    inside, wider, hidden = [], [], []
     for replicate in range(_REPLICATES):
         random = generator(replicate, "covered")
         truth, x = parameters(random), columns(random, used)
         answer = model.simulated(x, truth, random)
-        _, found = budget.released(model, dim, used, answer, lambda position: prior, replicate)
+        releases, found = budget.released(model, dim, used, answer, lambda position: prior, replicate)
         low, high = np.quantile(found.draws(_DRAWS, random), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], axis=0)
         inside.append((low < truth) & (truth < high))
+        quiet, exact = _quiet(model, budget, releases, truth, answer, prior[1], used)
+        hidden.append(_noise_of(releases[-1]) / np.linalg.eigvalsh(quiet.hessian)[0])
+        without, own, before = (
+            1.0 / np.diagonal(one)[: model.columns(dim)] for one in (exact, found.spread, np.linalg.inv(prior[1]))
+        )
+        wider.append(((without - before) / np.maximum(own - before, 1e-12 * before)) ** 0.5)
     parts = [part.mean(axis=1) for part in np.split(np.array(inside), [model.columns(dim)], axis=1) if part.size]
     each = [Covered(float(part.mean()), float(part.std()) / _REPLICATES**0.5) for part in parts]
-    return min(each, key=lambda one: one.share + 2.0 * one.error)
+    worst = min(each, key=lambda one: one.share + 2.0 * one.error)
+    return worst._replace(wider=float(np.median(wider)) if np.median(hidden) <= _HIDDEN else np.inf)
+
+
+def _noise_of(release: Release) -> float:
+    """The largest eigenvalue of the noise in a Hessian, for many columns."""
+    return release.step.of_hessian * (2.0 * len(release.hessian)) ** 0.5
+
+
+def _quiet(
+    model: PrivateModel,
+    budget: Budget,
+    releases: Sequence[Release],
+    truth: np.ndarray,
+    answer: Answer,
+    precision: np.ndarray,
+    rows: int,
+) -> tuple[Release, np.ndarray]:
+    """The last release of a simulated study without noise, and the covariance of the posterior, (dim, dim)."""
+    quiet = []
+    for number, position in ((0, releases[0].position), (len(releases) - 1, truth)):
+        step = budget.step(model, position, releases[:number])
+        step = step._replace(
+            of_gradient=0.0,
+            of_hessian=0.0,
+            of_square=None if step.of_square is None else 0.0,
+            of_fit=(0.0,) * len(step.of_fit),
+        )
+        quiet.append(Release.of(position, step, answer(position, step)))
+    at_truth = Components(np.ones(1), truth[None], np.zeros((1, *precision.shape)), truth)
+    return quiet[-1], model.without_noise(quiet, at_truth, precision, rows)
 
 
 @cache
-def likely(model: PrivateModel, budget: Budget, rows: int, of_prior: tuple[tuple[float, ...], ...]) -> Covered:
-    """Simulated coverage for columns and parameters of usual size, or smaller ones if the prior is narrow.
+def likely(
+    model: PrivateModel,
+    budget: Budget,
+    rows: int,
+    of_prior: tuple[tuple[float, ...], ...],
+    made_up: bytes | None = None,
+) -> Covered:
+    """Simulated coverage for parameters of usual size, or smaller ones if the prior is narrow.
 
-    `of_prior` has the rows of the prior's precision.
+    `of_prior` has the rows of the prior's precision, and `made_up` rows of columns, else they are uniform.
     """
     precision = np.array(of_prior)
     count = model.columns(len(precision))
+    known = None if made_up is None else np.frombuffer(made_up).reshape(-1, count)
 
     def columns(random: np.random.Generator, rows: int) -> np.ndarray:
+        if known is not None:
+            return known[random.integers(len(known), size=rows)]
         return np.column_stack([np.ones(rows), random.uniform(-1.0, 1.0, (rows, count - 1))])
 
     return coverage(model, budget, rows, (np.zeros(len(precision)), precision), model.usual(precision), columns)
