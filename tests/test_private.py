@@ -942,7 +942,10 @@ def test_studies_of_noise_are_refused_before_a_sum(briefly):
         accord.sample(logistic(20_000, 1), accord.Network.complete(1), Private(epsilon=0.04, ranges=RANGES))
 
 
-@pytest.mark.parametrize("model", [Logistic(), Linear(), PoissonScores((0.0, 20.0))])
+@pytest.mark.parametrize(
+    "model",
+    [Logistic(), Linear(), FamilyScores(families.Poisson(), (0.0, 20.0)), FamilyScores(families.Gamma(), (0.1, 9.0))],
+)
 def test_noise_makes_no_matrix_singular(model):
     budget, dim = Budget(strength(0.01, 1e-6), 1.0), 6 if isinstance(model, Linear) else 5
     for seed in range(12):
