@@ -410,7 +410,7 @@ class FamilyScores(Gradients):
 
     def _of_other(self, found: Components, releases: Sequence[Release]) -> tuple[Check, Check]:
         """Whether the other parameter is known, and whether responses fit into their range."""
-        (name,), other, sd = _other(self.family), found.centre[-1], found.spread[-1, -1] ** 0.5
+        (name,), other, sd = _other(self.family), float(found.centre[-1]), float(found.spread[-1, -1] ** 0.5)
         reached = abs(other) + 2.0 * sd
         known = reached <= _FAR
         text = f"log({name}) is {self.origin[2] + other:.2g} +- {sd:.2g}"
@@ -444,7 +444,7 @@ class FamilyScores(Gradients):
         changes = [mean(self._scores_at(*self._at(columns, draw)[:2])[0], each) for draw in draws]
         usual = mean(mass, np.clip(residuals, -law.far(np), law.far(np)) ** 2)
         counted = rows * float(np.clip(self.moments(releases[0], rows)[0, 0], 1.0 / rows, 1.0))
-        ratio = 1.0 + (last.fit[0] / counted - float(np.mean(changes))) / usual
+        ratio = 1.0 + (float(last.fit[0]) / counted - float(np.mean(changes))) / usual
         # the change since the position is that of artificial columns, so it is uncertain too
         by_draws = float(np.var(changes)) + (_UNSURE * float(np.mean(changes))) ** 2
         noise = (by_draws + mean(mass, each**2, 2.0) / counted + (last.step.of_fit[0] / counted) ** 2) ** 0.5 / usual
