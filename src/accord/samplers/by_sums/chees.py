@@ -100,7 +100,7 @@ class ChEES(BySums):
     def check(self, job: Job, engine: Builder) -> None:
         """Raise `ValueError` if the run is impossible, without reading data."""
         if job.coarse:
-            raise ValueError("ChEES() needs thousands of sums, too many for coarse answers: use Importance()")
+            raise ValueError("ChEES() needs hundreds of sums, too many for coarse answers: use Importance()")
         super().check(job, engine)
 
     def doubles(self, dim: int) -> int:
@@ -257,7 +257,12 @@ def _begun(evaluate: Evaluate, positions: np.ndarray, seed: int) -> LockstepStat
         if not (state.values >= NOWHERE).all():
             break
         # the posterior may be truncated near its mode
-        state = begin(evaluate, share * positions, seed)
+        positions = share * positions
+        state = begin(evaluate, positions, seed)
+    astray = state.values >= NOWHERE
+    if astray.any() and not astray.all():
+        # a chain would not leave a region without mass, so it takes another chain's start
+        state = begin(evaluate, positions[np.resize(np.flatnonzero(~astray), len(positions))], seed)
     return state
 
 

@@ -477,10 +477,13 @@ def _rescaled(state: LockstepState) -> LockstepState:
     draws = chains * int(state.counted)
     means = state.sums / draws
     positions, gradients = state.squares / draws - means[:, :, None] * means[:, None]
+    state = state._replace(counted=0, sums=np.zeros_like(state.sums), squares=np.zeros_like(state.squares))
     half = solve_triangular(scale, positions, lower=True)
-    relative = _of_least_divergence(
-        solve_triangular(scale, half.T, lower=True), scale.T @ gradients @ scale, (dim / chains) ** 3
-    )
+    both = solve_triangular(scale, half.T, lower=True), scale.T @ gradients @ scale
+    # a flat or truncated potential may have no gradients
+    if not all(np.isfinite(one).all() and one.trace() > 0.0 for one in both):
+        return state
+    relative = _of_least_divergence(*both, (dim / chains) ** 3)
     # the narrowest direction limited the step, and now has width one
     narrowest = float(np.sqrt(np.linalg.eigvalsh(relative)[0]))
     longest = min(_FIRST_STEP * dim**-0.25, _LONGEST_FIRST_STEP)
@@ -494,9 +497,6 @@ def _rescaled(state: LockstepState) -> LockstepState:
         mean_log_length=log_length,
         length_square=0.0,
         adapted=_ADAPTED,
-        counted=0,
-        sums=np.zeros_like(state.sums),
-        squares=np.zeros_like(state.squares),
     )
 
 
