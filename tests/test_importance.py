@@ -48,7 +48,7 @@ from accord.results.certificate import Certificate
 from accord.results.diagnostics import diagnostics
 from accord.samplers import ChEES, Importance
 from accord.samplers.by_sums import certificate
-from accord.samplers.by_sums.chees import Chains, _support, _unvisited
+from accord.samplers.by_sums.chees import Chains, _moves_in_tails, _squares, _support, _unvisited
 from accord.samplers.by_sums.proposal import Drawn, student
 from accord.samplers.by_sums.start import Start, start_without_points
 from accord.samplers.session import Job, Session
@@ -367,6 +367,56 @@ def test_chains_start_at_the_nearest_gaussian_without_a_mode():
     # init has log tau = 0, so effects have sd 1; the law of the mean is N(4.4, 3.3)
     mean, sd = start["mean"]
     assert abs(mean - 4.4) < 0.5 and 2.5 < sd < 3.5 and start["effect[0]"][1] > 2.0
+
+
+def funnel_or_not(dim, centred):
+    """Effects with a population sd of unknown size, on the log scale as x[0]."""
+
+    def log_density(x):
+        width = jnp.where(centred, jnp.exp(x[0]), 1.0)
+        return -0.5 * x[0] ** 2 - 0.5 * jnp.sum((x[1:] / width) ** 2 + 2.0 * jnp.log(width))
+
+    return accord.Posterior(
+        lambda x, rows: jnp.zeros(rows.shape[0]), lambda x: log_density(x), [np.zeros((1, 1))] * 4, np.zeros(dim)
+    )
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_chains_that_do_not_enter_the_neck_of_a_funnel_are_not_certified(centred):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = accord.sample(funnel_or_not(20, centred), RING, ChEES(lockstep=256), draws=250)
+    failed = {check.name for check in run.certificate.checks if not check.holds}
+    # the sd is 1
+    off = abs(run.average[..., 0].std() - 1.0)
+    if centred:
+        assert off > 0.1 and "moves in tails" in failed, (off, failed)
+        assert any("not certified" in str(warning.message) for warning in caught)
+    else:
+        assert off < 0.1 and not failed
+
+
+@pytest.mark.parametrize("freedom, holds", [(2.0, False), (8.0, True)])
+def test_draws_with_infinite_kurtosis_are_not_certified(freedom, holds):
+    draws = np.random.default_rng(0).standard_t(freedom, (64, 200, 3))
+    check = _squares(chains_of(draws), ("a", "b", "c"))
+    assert check.holds == holds and ("report quantiles" in check.text) != holds
+
+
+def chains_of(draws):
+    return Chains(draws, np.zeros(draws.shape[:2]), np.zeros(draws.shape), np.ones(draws.shape[1]), Certificate(()))
+
+
+def test_chains_that_stay_in_a_tail_are_noticed():
+    draws = np.random.default_rng(0).standard_normal((64, 200, 2))
+    assert _moves_in_tails(chains_of(draws), ("a", "b")).holds
+    # a chain repeats its place where b is low
+    stuck = draws.copy()
+    for number in range(1, 200):
+        held = (stuck[:, number - 1, 1] < -2.3) & (np.arange(64) % 4 > 0)
+        stuck[held, number] = stuck[held, number - 1]
+    check = _moves_in_tails(chains_of(stuck), ("a", "b"))
+    assert not check.holds and "(b)" in check.text and "non-centred" in check.text
 
 
 @pytest.mark.slow

@@ -124,6 +124,43 @@ def test_gaussian_from_narrow_and_wide_starts(sd):
     assert state.calls - state.warmup_calls < 60 * 5
 
 
+def test_scores_find_the_covariance_from_far_away():
+    evaluate, mean, cov = gaussian(10)
+    start = mean + 100.0 * np.sqrt(cov.diagonal()) + starts(10, chains=512)
+    far = lockstep.transition(evaluate, lockstep.begin(evaluate, start, 0), seed=0)
+    relative = np.linalg.eigvalsh(np.linalg.solve(cov, far.scale @ far.scale.T))
+    assert 0.99 < relative.min() and relative.max() < 1.01
+
+
+def test_warmup_moves_chains_that_are_astray_or_stuck_and_no_others():
+    evaluate, mean, cov = gaussian(3)
+    state = lockstep.begin(evaluate, mean + starts(3, chains=100) @ np.linalg.cholesky(cov).T, 0)
+    astray = state._replace(values=np.where(np.arange(100) < 2, state.values + 1000.0, state.values))
+    assert (lockstep._gathered(astray, 0).values[:2] < 100.0).all()
+    assert_same(lockstep._gathered(state, 0), state)
+    for stuck, moved in ((3, True), (30, False)):
+        still = np.where(np.arange(100) < stuck, 9, 0)
+        found = lockstep._gathered(state._replace(still=still), 0)
+        assert (found.positions[:stuck] != state.positions[:stuck]).any() == moved
+        np.testing.assert_array_equal(found.positions[stuck:], state.positions[stuck:])
+    # many stuck chains may be in a narrow mode
+    warm = lockstep.settled(16)
+    late = astray._replace(transition=warm)
+    after = lockstep.transition(evaluate, late, seed=0, warmup=16)
+    assert not np.array_equal(after.positions, late.positions)
+
+
+def test_half_of_the_groups_start_furthest_out():
+    state = lockstep.begin(gaussian(3)[0], starts(3, chains=256), 0)
+    found = lockstep.grouped(state, 8, seed=1)
+    groups = found.positions.reshape(32, 8, 3)
+    assert (groups == groups[:, :1]).all() and len(np.unique(groups[:, 0], axis=0)) == 32
+    for extreme in (np.argmin, np.argmax):
+        furthest = state.positions[extreme(state.positions, axis=0)]
+        assert all((groups[:, 0] == position).all(axis=1).any() for position in furthest)
+    assert groups[:, 0].std() > 1.1 * state.positions.std()
+
+
 def test_eight_schools():
     start = starts(10, chains=128)
     # a start that only short steps can leave
@@ -177,7 +214,7 @@ def test_after_warmup_nothing_adapts():
     later = state
     for _ in range(10):
         later = lockstep.transition(evaluate, later, seed=0, warmup=20)
-    moving = {"positions", "values", "gradients", "transition", "calls", "divergences", "acceptance"}
+    moving = {"positions", "values", "gradients", "transition", "calls", "divergences", "acceptance", "still"}
     still = set(state._fields) - moving
     assert all(np.array_equal(getattr(state, name), getattr(later, name)) for name in still)
     assert not np.array_equal(state.positions, later.positions)

@@ -31,7 +31,7 @@ class Auto(BySums):
         return Importance(), ChEES()
 
     def _methods_of(self, job: Job) -> tuple[BySums, ...]:
-        """The methods of a run: `ChEES` needs thousands of sums, too many for coarse answers."""
+        """The methods of a run: `ChEES` needs hundreds of sums, too many for coarse answers."""
         return self._methods[:1] if job.coarse else self._methods
 
     def title(self, job: Job) -> str:

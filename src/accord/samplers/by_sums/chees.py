@@ -14,13 +14,13 @@ from ...base.checks import whole_number
 from ...network import Network
 from ...posterior.coordinates import Coordinates
 from ...results.certificate import Certificate, Check, interrupted
-from ...results.diagnostics import diagnostics
+from ...results.diagnostics import SQUARES_K, diagnostics, pareto
 from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
 from ..engine import Builder
 from ..session import Job, Session
 from .evaluations import NOWHERE, slopes
-from .lockstep import Evaluate, LockstepState, begin, nested_rhat, transition
+from .lockstep import WARMUP, Evaluate, LockstepState, begin, grouped, nested_rhat, settled, transition
 from .method import BySums, Result, SumsForecast, fastest
 from .start import Start, start_without_points
 
@@ -32,14 +32,20 @@ _NEARER = (0.3, 0.1, 0.03, 0.01)
 _SHOWN = 6
 # Fewest transitions after warm-up, and between two evaluations of the checks.
 _FEWEST = 16
+# Fewest transitions after which chains end because the certificate will not hold.
+_HOPELESS = 64
 # Largest nested R-hat.
 _RHAT = 1.01
+# Features whose effective draws are counted, those with the largest nested R-hat.
+_SLOWEST = 8
 # Least share of the requested effective draws.
 _ENOUGH = 0.9
 # Largest share of divergent trajectories.
 _DIVERGED = 1e-4
 # Least energy fraction (E-BFMI).
 _ENERGY = 0.3
+# Share of the draws in a tail, and least rate of moves from there relative to all draws.
+_TAIL, _MOVING = 0.01, 0.33
 # Largest weight of earlier points in regions that no chain visited.
 _UNVISITED = 0.002
 # Largest share of the variance of earlier points in these regions, which makes an sd 5% too small.
@@ -57,11 +63,14 @@ class ChEES(BySums):
     """Hamiltonian Monte Carlo of many chains in lockstep, with one sum per leapfrog step of all chains.
 
     From agent i: f_i and grad f_i at the positions of all chains, summed over a spanning tree of the network. All
-    agents have the same chains. Warm-up adapts step size, trajectory length (by the ChEES criterion) and scale from all
-    chains together. After it every transition is an exact Metropolis transition, so draws have no bias at any step.
+    agents have the same chains. They start around the posterior's init. Warm-up adapts step size, trajectory length (by
+    the ChEES criterion) and scale from all chains together. After it every transition is an exact Metropolis
+    transition, so draws have no bias at any step. The certificate refuses draws of chains that seldom leave a tail, for
+    example the neck of a funnel.
 
     Not from the papers: Hoffman, Radul & Sountsov (2021), "An Adaptive-MCMC Scheme for Setting Trajectory Lengths in
-    Hamiltonian Monte Carlo". Convergence by nested R-hat (Margossian et al. 2024, arXiv 2110.13017).
+    Hamiltonian Monte Carlo". The scale is of least Fisher divergence (Seyboldt, Carlson & Carpenter 2026, arXiv
+    2603.18845). Convergence by nested R-hat (Margossian et al. 2024, arXiv 2110.13017).
 
     Parameters
     ----------
@@ -79,8 +88,8 @@ class ChEES(BySums):
         A number is out of its range.
     """
 
-    lockstep: int = 128
-    warmup: int = 100
+    lockstep: int = 512
+    warmup: int = WARMUP
     max_transitions: int = 1000
 
     def __post_init__(self) -> None:
@@ -91,7 +100,7 @@ class ChEES(BySums):
     def check(self, job: Job, engine: Builder) -> None:
         """Raise `ValueError` if the run is impossible, without reading data."""
         if job.coarse:
-            raise ValueError("ChEES() needs thousands of sums, too many for coarse answers: use Importance()")
+            raise ValueError("ChEES() needs hundreds of sums, too many for coarse answers: use Importance()")
         super().check(job, engine)
 
     def doubles(self, dim: int) -> int:
@@ -106,6 +115,7 @@ class ChEES(BySums):
         """Run chains from `start`, or from the mode, and check them."""
         session.stage("finding starts")
         start = start_without_points(session) if start is None else start
+        start = start.around_init(session)
         found, job = self.walk(session, start), session.job
         # a chain of the run is the concatenation of several thinned chains in lockstep
         count, length = found.positions.shape[:2]
@@ -162,13 +172,15 @@ class ChEES(BySums):
         def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return slopes(session, start.place, z)
 
-        state = _begun(evaluate, start, count, seed)
-        while state.transition < self.warmup:
-            session.stage(
-                f"warm-up of {count} chains, {state.transition} of {self.warmup} transitions, "
-                f"{session.traffic.sums} sums"
-            )
-            state = transition(evaluate, state, seed=seed, warmup=self.warmup)
+        state = _begun(evaluate, start.positions(count, seed), seed)
+        for number in range(self.warmup + 1):
+            if number == settled(self.warmup):
+                state = grouped(state, _GROUP, seed)
+            if number < self.warmup:
+                session.stage(
+                    f"warm-up of {count} chains, {number} of {self.warmup} transitions, {session.traffic.sums} sums"
+                )
+                state = transition(evaluate, state, seed=seed, warmup=self.warmup)
         states: list[LockstepState] = []
         due = max(_FEWEST, -(-target // count))
         while True:
@@ -186,27 +198,34 @@ class ChEES(BySums):
             features = np.concatenate(
                 [drawn.positions, np.square(drawn.positions - drawn.positions.mean((0, 1)))], axis=2
             )
-            effective = float(np.nan_to_num(diagnostics(features)[0]).min())
+            rhat = nested_rhat(features, count // _GROUP)
+            effective = _effective(features, rhat)
             lost = state.divergences - state.warmup_divergences
             diverged = lost / (count * len(states))
             # gravest errors first: draws of another distribution, then slow chains, then too few draws
+            tails = _moves_in_tails(drawn, names)
             checks = (
                 _support(drawn, start, names),
-                _stein(drawn, names),
+                _stein(drawn, count // _GROUP, names),
                 _unvisited(drawn, start),
                 _divergences(diverged),
                 _energy_fraction(drawn),
+                tails,
+                _squares(drawn, names),
                 _effective_draws(effective, target),
-                _rhat(features, count // _GROUP, names),
+                _rhat(rhat, names),
             )
             certificate = Certificate(checks)
-            hopeless = len(states) * target > max(effective, 1.0) * self.max_transitions
+            # the step is final, so more draws do not help in a tail
+            hopeless = not tails.holds or len(states) * target > max(effective, 1.0) * self.max_transitions
+            # both are uncertain at first, for example while a chain has not moved
+            hopeless = hopeless and len(states) >= _HOPELESS
             # more divergences than the limit for all transitions
             hopeless = hopeless or lost > _DIVERGED * count * self.max_transitions
             if certificate.holds or hopeless or len(states) >= self.max_transitions:
                 return drawn._replace(certificate=certificate)
             # at most doubled, as a forecast from few draws is uncertain
-            due = min(2 * due, max(due + _FEWEST, int(1.1 * due * target / max(effective, 1.0))))
+            due = min(2 * due, max(due + _FEWEST, due * 5 // 4, int(1.1 * due * target / max(effective, 1.0))))
 
 
 class Chains(NamedTuple):
@@ -231,22 +250,19 @@ class Chains(NamedTuple):
     certificate: Certificate
 
 
-def _begun(evaluate: Evaluate, start: Start, count: int, seed: int) -> LockstepState:
+def _begun(evaluate: Evaluate, positions: np.ndarray, seed: int) -> LockstepState:
     """The first state of the chains, at positions with a positive density if there are any."""
-    positions = np.repeat(start.positions(count // _GROUP, seed), _GROUP, axis=0)
     state = begin(evaluate, positions, seed)
-    astray = state.values >= NOWHERE
     for share in _NEARER:
-        if not astray.all():
+        if not (state.values >= NOWHERE).all():
             break
         # the posterior may be truncated near its mode
         positions = share * positions
         state = begin(evaluate, positions, seed)
-        astray = state.values >= NOWHERE
+    astray = state.values >= NOWHERE
     if astray.any() and not astray.all():
         # a chain would not leave a region without mass, so it takes another chain's start
-        positions = positions[np.resize(np.flatnonzero(~astray), count)]
-        state = begin(evaluate, positions, seed)
+        state = begin(evaluate, positions[np.resize(np.flatnonzero(~astray), len(positions))], seed)
     return state
 
 
@@ -255,6 +271,12 @@ def _stacked(states: list[LockstepState]) -> Chains:
     gradients = np.stack([state.gradients for state in states], axis=1)
     values = np.stack([state.values for state in states], axis=1)
     return Chains(positions, values, gradients, np.array([state.acceptance for state in states]), Certificate(()))
+
+
+def _effective(features: np.ndarray, rhat: np.ndarray) -> float:
+    """The least number of effective draws of the features with the largest nested R-hat, 0 if a chain did not move."""
+    worst = np.argsort(-np.nan_to_num(rhat))[:_SLOWEST]
+    return float(np.nan_to_num(diagnostics(features[:, :, worst])[0]).min())
 
 
 def _effective_draws(effective: float, target: int) -> Check:
@@ -267,14 +289,12 @@ def _effective_draws(effective: float, target: int) -> Check:
     return Check("effective draws", effective, _ENOUGH * target, holds, text + remedy)
 
 
-def _rhat(features: np.ndarray, groups: int, names: tuple[str, ...]) -> Check:
-    found = nested_rhat(features, groups)
+def _rhat(found: np.ndarray, names: tuple[str, ...]) -> Check:
     worst = int(np.nanargmax(found))
     of, worst = ("the square of " if worst >= len(names) else ""), worst % len(names)
     most = float(np.nanmax(found))
     holds = most <= _RHAT
-    where = f"{of}whitened coordinate {worst} ({names[worst]} and others)"
-    text = f"largest nested R-hat is {most:.3f} (at most {_RHAT}), in {where}"
+    text = f"largest nested R-hat is {most:.3f} (at most {_RHAT}), for {of}coordinate {worst} ({names[worst]})"
     remedy = "" if holds else ": the chains still depend on their starts, use more warmup"
     return Check("nested R-hat", most, _RHAT, holds, text + remedy)
 
@@ -317,6 +337,47 @@ def _energy_fraction(drawn: Chains) -> Check:
     return Check("energy fraction", found, _ENERGY, holds, text + remedy)
 
 
+def _moves_in_tails(drawn: Chains, names: tuple[str, ...]) -> Check:
+    """Whether chains leave the tails of each coordinate about as often as other places.
+
+    A chain that enters a region too narrow for the step, such as the neck of a funnel, rejects its next proposals. By
+    reversibility chains then hardly enter this region, and what lies beyond is missing in the draws.
+    """
+    moved = (drawn.positions[:, 1:] != drawn.positions[:, :-1]).any(axis=2)
+    before = drawn.positions[:, :-1]
+    low, high = np.quantile(before, [_TAIL, 1.0 - _TAIL], axis=(0, 1))
+    rates = [
+        min(moved[column <= least].mean(), moved[column >= most].mean())
+        for column, least, most in zip(np.moveaxis(before, 2, 0), low, high, strict=True)
+    ]
+    worst = int(np.argmin(rates))
+    found = float(rates[worst] / max(moved.mean(), 1e-12))
+    holds = found >= _MOVING
+    text = (
+        f"in a tail of {_TAIL:.0%} of the draws, chains move {found:.2f} times as often as elsewhere (at least "
+        f"{_MOVING}), for coordinate {worst} ({names[worst]})"
+    )
+    remedy = (
+        ""
+        if holds
+        else ": a part of the posterior is too narrow for the step, so that this tail is too light in the draws; use "
+        "a parametrisation in which scales do not multiply parameters (non-centred, or centred with much data)"
+    )
+    return Check("moves in tails", found, _MOVING, holds, text + remedy)
+
+
+def _squares(drawn: Chains, names: tuple[str, ...]) -> Check:
+    """Whether second moments are finite: Pareto k of the squares of each coordinate."""
+    squares = np.square(drawn.positions - drawn.positions.mean(axis=(0, 1))).reshape(-1, len(names))
+    with np.errstate(divide="ignore"):
+        ks = np.array([pareto(np.log(column)) for column in squares.T])
+    worst = int(np.argmax(ks))
+    holds = bool(ks[worst] <= SQUARES_K)
+    text = f"largest Pareto k of the second moments is {ks[worst]:.2f} (at most {SQUARES_K}), for {names[worst]}"
+    remedy = "" if holds else ": its standard deviation depends on a few draws, so report quantiles"
+    return Check("second moments", float(ks[worst]), SQUARES_K, holds, text + remedy)
+
+
 def _unvisited(drawn: Chains, start: Start) -> Check:
     """Whether the chains visited the regions that hold the weight and the variance of earlier weighted points."""
     name = "unvisited regions"
@@ -342,18 +403,18 @@ def _unvisited(drawn: Chains, start: Start) -> Check:
     return Check(name, most, 1.0, holds, text + ("" if holds else remedy))
 
 
-def _stein(drawn: Chains, names: tuple[str, ...]) -> Check:
+def _stein(drawn: Chains, groups: int, names: tuple[str, ...]) -> Check:
     """Whether the draws satisfy Stein's identity, E[(z - m) dF/dz] = 1, in each coordinate."""
-    from arviz_stats.base.array import array_stats
-
     apart = (drawn.positions - drawn.positions.mean(axis=(0, 1))) * drawn.gradients
-    error = apart.std(axis=(0, 1)) / np.sqrt(array_stats.ess(apart, chain_axis=0, draw_axis=1, method="mean"))
+    by_group = apart.reshape(groups, -1, apart.shape[2]).mean(axis=1)
+    error = by_group.std(axis=0, ddof=1) / groups**0.5
     off = np.abs(apart.mean(axis=(0, 1)) - 1.0)
     z = off / np.maximum(error, 1e-12)
-    allowed = float(scipy.stats.norm.isf(_FALSE_ALARM / (2 * z.size)))
+    allowed = float(scipy.stats.t.isf(_FALSE_ALARM / (2 * z.size), groups - 1))
     bad = (z > allowed) & (off > _MATTERS)
     worst = int(np.argmax(np.where(bad, z, 0.0))) if bad.any() else int(np.argmax(z))
     text = f"Stein's identity is off by {off[worst]:.2g}, {z[worst]:.1f} Monte Carlo errors, in coordinate {worst}"
+    text += f" ({names[worst]})"
     remedy = (
         f" (above {allowed:.1f}): the chains miss a part of the posterior, or its density is truncated at a bound that "
         "is not declared as a constraint"

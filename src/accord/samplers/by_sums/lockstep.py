@@ -4,6 +4,10 @@ All chains take the same number of leapfrog steps of the same size, so a step of
 Warm-up adapts the step size, the trajectory length and the scale from all chains together. After warm-up they are
 frozen, and every transition is an exact Metropolis transition.
 
+The scale follows from positions and gradients: it is the matrix S with S cov(gradients) S = cov(positions), the minimum
+of Fisher's divergence. For a Gaussian posterior it is the covariance wherever the chains are, so that it is right long
+before the chains are.
+
 A transition is a pure function of the seed, the state and F, so a run resumes bit for bit from any state.
 """
 
@@ -21,23 +25,24 @@ from ...base.checks import whole_number
 # is proportional to exp(-F). A non-finite number rejects the proposal of its chain.
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
-# Warm-up transitions. 50 suffice from starts about as wide as the posterior, 100 from starts twice as wide.
-WARMUP = 100
+# Warm-up transitions.
+WARMUP = 64
 
 # Streams of random numbers, part of their key.
-_STARTS, _TRANSITIONS = 1, 2
+_STARTS, _TRANSITIONS, _GROUPS, _GATHERED = 1, 2, 3, 4
 # Target acceptance rate: the optimum of long trajectories in many dimensions (Beskos et al. 2013).
 _ACCEPTANCE = 0.651
-# Lower limit of acceptance probabilities in the harmonic mean. One stuck chain in 128 still shortens the step.
-_LEAST_ACCEPTANCE = 1e-3
+# Lower limit of acceptance probabilities in the harmonic mean. A few stuck chains in 512 still shorten the step.
+_LEAST_ACCEPTANCE = 0.03
 # Lower limit for a trajectory that left the support with little energy error, as a shorter step would leave it too.
 _EDGE_ACCEPTANCE = 0.5
 # Largest energy error of such a trajectory, half a step before.
 _KEPT = 10.0
 # Gain of the log step per error of the acceptance, about a Newton step: acceptance falls by 0.65 per unit of log step.
 _STEP_GAIN = 1.5
-# Power of the transition's number by which the gain decays.
+# Power of the transition's number by which the gain decays, and its first number after a fit of the scale.
 _STEP_DECAY = 0.6
+_ADAPTED = 2
 # First step times dim**(1/4): short enough for a high acceptance rate of a standard normal.
 _FIRST_STEP = 1.5
 # Longest first step.
@@ -48,13 +53,16 @@ _FIRST_LENGTH = 2.25
 _LENGTH_RATE = 0.05
 # Adam's decay rate of the squared gradient.
 _LENGTH_MEMORY = 0.95
-# Most leapfrog steps per transition before the first whitening, before the second, and later. A whitened target needs
-# 2 to 10 steps. Early transitions are short, as many short ones lose energy sooner than few long ones.
-_MOST_STEPS = (8, 16, 64)
-# Share of warm-up before positions enter the covariance.
-_COUNTED_FROM = 0.1
-# Shares of warm-up at which coordinates are whitened and the covariance is reset.
-_WHITENED_AT = (0.25, 0.5)
+# Most leapfrog steps per transition before the scale is final, and later. A whitened target needs 2 to 10 steps. Early
+# transitions are short, as many short ones lose energy sooner than few long ones.
+_MOST_STEPS = (8, 32, 64)
+# Shares of warm-up at which the scale is fitted. The last one is final.
+_SCALED_AT = (*(k / 16 for k in range(8)), 10 / 16)
+# Chains are astray if their F is above the median by this many differences between the median and the lowest tenth.
+_ASTRAY = 5.0
+# Transitions without a move after which a chain is stuck, and largest share of stuck chains that are moved. More stuck
+# chains may be in a narrow mode.
+_STUCK, _MOST_STUCK = 5, 0.05
 # Energy error of a divergence: exp(-1000) is 0 in double precision.
 _DIVERGED = 1000.0
 
@@ -80,17 +88,20 @@ class LockstepState(NamedTuple):
     log_step, log_length
         Logarithms of the step size and of the longest trajectory, in whitened coordinates.
     mean_log_step, mean_log_length
-        Their weighted averages since the last whitening, which are used after warm-up.
+        Their weighted averages since the last fit of the scale, which are used after warm-up.
     length_square
         Adam's running mean of the squared gradient for the log length.
     adapted
-        Adapting transitions since the last whitening.
+        Adapting transitions since the last fit of the scale.
     scale
         Lower triangular, (dim, dim). A whitened position z is the position scale @ z.
+    still
+        Transitions of each chain since its last move, (chain,).
     counted
         Transitions in `sums` and `squares`.
     sums, squares
-        Sums of positions per chain, (chain, dim), and of outer products of all positions, (dim, dim).
+        Sums over chains and transitions of positions and of gradients, (2, dim), and of their outer products,
+        (2, dim, dim).
     """
 
     positions: np.ndarray
@@ -109,6 +120,7 @@ class LockstepState(NamedTuple):
     length_square: float
     adapted: int
     scale: np.ndarray
+    still: np.ndarray
     counted: int
     sums: np.ndarray
     squares: np.ndarray
@@ -179,9 +191,10 @@ def begin(evaluate: Evaluate, positions: np.ndarray, seed: int) -> LockstepState
         length_square=0.0,
         adapted=0,
         scale=np.eye(dim),
+        still=np.zeros(chains, int),
         counted=0,
-        sums=np.zeros((chains, dim)),
-        squares=np.zeros((dim, dim)),
+        sums=np.zeros((2, dim)),
+        squares=np.zeros((2, dim, dim)),
     )
 
 
@@ -203,10 +216,14 @@ def transition(evaluate: Evaluate, state: LockstepState, *, seed: int, warmup: i
     """
     seed, warmup = _seed(seed), whole_number("warmup", warmup, 0)
     number = int(state.transition)
-    adapts = number < warmup
+    adapts, fits = number < warmup, _fits(warmup)
+    if number < fits[-1]:
+        state = _gathered(state, seed)
+    if adapts and number in fits:
+        state = _rescaled(state)
     step = float(np.exp(state.log_step if adapts else state.mean_log_step))
     time = _jitter(number) * float(np.exp(state.log_length if adapts else state.mean_log_length))
-    most = _MOST_STEPS[sum(number >= round(share * warmup) for share in _WHITENED_AT)]
+    most = _MOST_STEPS[(number >= fits[-1]) + (not adapts)]
     count = int(np.clip(np.ceil(time / step), 1, most))
 
     generator = _generator(seed, _TRANSITIONS, number)
@@ -222,13 +239,37 @@ def transition(evaluate: Evaluate, state: LockstepState, *, seed: int, warmup: i
         calls=int(state.calls) + move.calls,
         divergences=int(state.divergences) + int((~move.alive).sum()),
         acceptance=float(move.acceptance.mean()),
+        still=np.where(accepted, 0, state.still + 1),
     )
     if not adapts:
         return new
     new = new._replace(warmup_calls=new.calls, warmup_divergences=new.divergences)
     new = _adapted_step(new, move)
-    new = _adapted_length(new, state, move, min(time, count * step))
-    return _rescaled(new, warmup)
+    if number >= fits[-1]:
+        return _adapted_length(new, state, move, min(time, count * step))
+    return _counted(new, fits)
+
+
+def settled(warmup: int) -> int:
+    """The transition of a warm-up after which the scale is final and no chain takes another one's position."""
+    return _fits(warmup)[-1]
+
+
+def grouped(state: LockstepState, size: int, seed: int) -> LockstepState:
+    """The state with groups of `size` chains, each at the position of one chain.
+
+    Half of the positions are the furthest ones in a coordinate, so that nested R-hat detects chains that do not leave
+    such a place. The others are drawn at random.
+    """
+    chains = len(state.positions)
+    numbers, order = _generator(seed, _GROUPS, 0), np.argsort(state.positions, axis=0, kind="stable")
+    count = -(-chains // size)
+    # rows of chains that are lowest and highest in each coordinate, the furthest ones first
+    levels = np.concatenate([order, order[::-1]], axis=1)[: count // 2]
+    furthest = dict.fromkeys(int(chain) for level in levels for chain in numbers.permutation(level))
+    chosen = list(furthest)[: count // 2]
+    others = numbers.permutation(np.setdiff1d(np.arange(chains), chosen))
+    return _moved(state, np.repeat([*chosen, *others[: count - len(chosen)]], size)[:chains])
 
 
 def nested_rhat(draws: np.ndarray, groups: int) -> np.ndarray:
@@ -382,63 +423,99 @@ def _adapted_length(state: LockstepState, before: LockstepState, move: _Move, ti
     return state._replace(log_length=log_length, mean_log_length=mean, length_square=square)
 
 
-def _rescaled(state: LockstepState, warmup: int) -> LockstepState:
-    """Accumulate the covariance of positions, and at fixed transitions whiten by it and reset the adaptation."""
-    number = state.transition
-    if number > round(_COUNTED_FROM * warmup) and number <= round(_WHITENED_AT[-1] * warmup):
-        state = state._replace(
-            counted=int(state.counted) + 1,
-            sums=state.sums + state.positions,
-            squares=state.squares + state.positions.T @ state.positions,
-        )
-    if number not in [round(share * warmup) for share in _WHITENED_AT] or state.counted < 1:
+def _fits(warmup: int) -> list[int]:
+    """The transitions before which the scale is fitted."""
+    return sorted({round(share * warmup) for share in _SCALED_AT})
+
+
+def _gathered(state: LockstepState, seed: int) -> LockstepState:
+    """The state after chains that are astray or stuck took the positions of other chains.
+
+    A warm-up from far starts would else wait for the slowest chain.
+    """
+    low, middle = np.quantile(state.values, [0.1, 0.5])
+    bad = state.values > middle + _ASTRAY * max(middle - low, state.positions.shape[1] ** 0.5)
+    stuck = np.asarray(state.still) >= _STUCK
+    if stuck.mean() <= _MOST_STUCK:
+        bad |= stuck
+    if not bad.any():
         return state
-    relative = _relative_covariance(state)
+    chosen = np.arange(len(bad))
+    good = np.flatnonzero(~bad)
+    chosen[bad] = _generator(seed, _GATHERED, int(state.transition)).choice(good, size=int(bad.sum()))
+    return _moved(state, chosen)
+
+
+def _moved(state: LockstepState, chosen: np.ndarray) -> LockstepState:
+    """The state with each chain at the position of a chosen chain."""
+    return state._replace(
+        positions=state.positions[chosen],
+        values=state.values[chosen],
+        gradients=state.gradients[chosen],
+        still=np.zeros(len(chosen), int),
+    )
+
+
+def _counted(state: LockstepState, fits: list[int]) -> LockstepState:
+    """Accumulate moments of positions and gradients in the second half of the transitions between two fits."""
+    before, after = max(k for k in fits if k < state.transition), min(k for k in fits if k >= state.transition)
+    if state.transition <= before + (after - before) // 2:
+        return state
+    both = np.stack([state.positions, state.gradients])
+    return state._replace(
+        counted=int(state.counted) + 1,
+        sums=state.sums + both.sum(axis=1),
+        squares=state.squares + np.swapaxes(both, 1, 2) @ both,
+    )
+
+
+def _rescaled(state: LockstepState) -> LockstepState:
+    """Fit the scale to the accumulated moments, or at first to the starts' moments, and reset the adaptation."""
+    if state.counted == 0:
+        state = _counted(state._replace(transition=1), [0, 1])._replace(transition=state.transition)
+    scale, chains, dim = np.asarray(state.scale), *state.positions.shape
+    draws = chains * int(state.counted)
+    means = state.sums / draws
+    positions, gradients = state.squares / draws - means[:, :, None] * means[:, None]
     state = state._replace(counted=0, sums=np.zeros_like(state.sums), squares=np.zeros_like(state.squares))
-    if relative is None:
+    half = solve_triangular(scale, positions, lower=True)
+    both = solve_triangular(scale, half.T, lower=True), scale.T @ gradients @ scale
+    # a flat or truncated potential may have no gradients
+    if not all(np.isfinite(one).all() and one.trace() > 0.0 for one in both):
         return state
+    relative = _of_least_divergence(*both, (dim / chains) ** 3)
     # the narrowest direction limited the step, and now has width one
     narrowest = float(np.sqrt(np.linalg.eigvalsh(relative)[0]))
-    dim = len(relative)
     longest = min(_FIRST_STEP * dim**-0.25, _LONGEST_FIRST_STEP)
     log_step = float(min(state.mean_log_step - np.log(narrowest), np.log(longest)))
     log_length = float(np.log(_FIRST_LENGTH))
     return state._replace(
-        scale=np.ascontiguousarray(np.asarray(state.scale) @ np.linalg.cholesky(relative)),
+        scale=np.ascontiguousarray(scale @ np.linalg.cholesky(relative)),
         log_step=log_step,
         log_length=log_length,
         mean_log_step=log_step,
         mean_log_length=log_length,
         length_square=0.0,
-        adapted=0,
+        adapted=_ADAPTED,
     )
 
 
-def _relative_covariance(state: LockstepState) -> np.ndarray | None:
-    """The covariance of the accumulated positions, in the current whitened coordinates, (dim, dim); None if singular.
+def _of_least_divergence(positions: np.ndarray, gradients: np.ndarray, ridge: float) -> np.ndarray:
+    """The matrix S with S gradients S = positions, for two covariances with a ridge relative to their mean eigenvalues.
 
-    It is shrunk towards a multiple of the identity by oracle approximating shrinkage (Chen, Wiesel, Eldar & Hero 2010),
-    with the number of independent draws estimated from the variance of the chains' means.
+    Fisher's divergence of a Gaussian with covariance S is least (Seyboldt, Carlson & Carpenter 2026, arXiv 2603.18845).
+    The two covariances of a Gaussian have the same noise, so that S is exact and needs a ridge only with few chains.
     """
-    chains, dim = state.sums.shape
-    draws = chains * int(state.counted)
-    mean = state.sums.sum(axis=0) / draws
-    scale = np.asarray(state.scale)
-    half = solve_triangular(scale, state.squares / draws - np.outer(mean, mean), lower=True)
-    cov = solve_triangular(scale, half.T, lower=True)
-    cov = (cov + cov.T) / 2.0
-    means = solve_triangular(scale, (state.sums / state.counted).T, lower=True)
-    between, trace = means.var(axis=1, ddof=1).sum(), cov.trace()
-    if not (np.isfinite(cov).all() and trace > 0.0 and between > 0.0):
-        return None
-    count = np.clip(chains * trace / between, chains / 2.0, draws)
-    square = (cov**2).sum()
-    spread = square - trace**2 / dim
-    share = 0.0
-    if dim > 1 and spread > 0.0:
-        share = min(1.0, ((1.0 - 2.0 / dim) * square + trace**2) / ((count + 1.0 - 2.0 / dim) * spread))
-    shrunk = (1.0 - share) * cov + share * trace / dim * np.eye(dim)
-    return shrunk if np.linalg.eigvalsh(shrunk)[0] > 1e-10 * trace / dim else None
+    positions, gradients = (m + ridge * np.trace(m) / len(m) * np.eye(len(m)) for m in (positions, gradients))
+    root, inverse = _power(gradients, 0.5), _power(gradients, -0.5)
+    found = inverse @ _power(root @ positions @ root, 0.5) @ inverse
+    return np.asarray((found + found.T) / 2.0)
+
+
+def _power(matrix: np.ndarray, power: float) -> np.ndarray:
+    """A power of a symmetric, positive definite matrix."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2.0)
+    return np.asarray((vectors * np.maximum(values, 1e-12 * values[-1]) ** power) @ vectors.T)
 
 
 # --- random numbers ---

@@ -14,6 +14,9 @@ from .evaluations import expand
 from .laplace import laplace, nearest_gaussian, supported
 from .mode_search import other_modes, probe
 
+# Chains that start at each of the other positions.
+_EACH = 4
+
 
 class Start(NamedTuple):
     """An approximation of the posterior from which chains start.
@@ -34,20 +37,31 @@ class Start(NamedTuple):
     weight: np.ndarray | None = None
 
     def positions(self, count: int, seed: int) -> np.ndarray:
-        """Starts of chains, shape (count, dim), of which at most half are `others`.
+        """Starts of chains, shape (count, dim), of which at most an eighth are `others`.
 
-        With starts wherever there may be mass, R-hat detects chains that do not leave their start.
+        With starts wherever there may be mass, R-hat detects chains that do not leave their start. The usual starts are
+        normal with a standard deviation between 0 and 1.
         """
         numbers = generator(seed, "starts")
-        others = self.others[: count // 2]
+        others = np.resize(self.others, (min(_EACH * len(self.others), count // 8), self.place.origin.size))
         rest = count - len(others)
-        if self.points is None or self.weight is None:
-            usual = numbers.standard_normal((rest, self.place.origin.size))
-        else:
-            edges = (np.arange(rest) + numbers.random()) / rest
-            chosen = np.searchsorted(np.cumsum(self.weight) / self.weight.sum(), edges)
-            usual = self.points[chosen.clip(0, self.weight.size - 1)]
+        usual = numbers.standard_normal((rest, self.place.origin.size)) * numbers.random((rest, 1))
         return numbers.permutation(np.concatenate([usual, others]))
+
+    def around_init(self, session: Session) -> Start:
+        """The start in coordinates around init, scaled by the curvature there; itself if F is not finite. One sum.
+
+        Chains that start at init find the mass even if a mode or a failed fit is far from it.
+        """
+        here = expand(session, session.job.post.init)
+        if not here.finite:
+            return self
+        place = Coordinates(session.job.post.init, np.diag(own_scale(np.abs(np.diagonal(here.hessian)))))
+
+        def seen(z: np.ndarray) -> np.ndarray:
+            return place.inverse(self.place.origin + z @ self.place.factor.T)
+
+        return Start(place, seen(self.others), None if self.points is None else seen(self.points), self.weight)
 
 
 def start_without_points(session: Session) -> Start:
