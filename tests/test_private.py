@@ -956,7 +956,8 @@ def test_studies_of_noise_are_refused_before_a_sum(briefly):
     [Logistic(), Linear(), FamilyScores(families.Poisson(), (0.0, 20.0)), FamilyScores(families.Gamma(), (0.1, 9.0))],
 )
 def test_noise_makes_no_matrix_singular(model):
-    budget, dim = Budget(strength(0.01, 1e-6), 1.0), 6 if isinstance(model, Linear) else 5
+    budget, dim = Budget(strength(0.01, 1e-6), 1.0), 5
+    dim += isinstance(model, Linear) or model == FamilyScores(families.Gamma(), (0.1, 9.0))
     for seed in range(12):
         random = np.random.default_rng(seed)
         x = np.column_stack([np.ones(200), random.uniform(-1.0, 1.0, (200, 4))])
@@ -977,7 +978,7 @@ def test_a_narrow_column_does_not_pass_by_the_luck_of_noise():
         passed = []
         for noise in private_model.symmetric_noise(random, 3, 300):
             hessian = rows * moments / 4.0 + step.of_hessian * noise
-            release = Release(np.zeros(3), np.zeros(3), hessian, step.of_gradient, step.of_hessian)
+            release = Release(np.zeros(3), np.zeros(3), hessian, step)
             passed.append(private._columns_as_declared(model, release, rows, ["lab", "x"])[1].holds)
         assert least <= np.mean(passed) <= most
 
@@ -1001,7 +1002,7 @@ def test_a_column_at_both_ends_of_its_range_fails_the_certificate():
     for name, (column, holds) in columns.items():
         x = np.column_stack([np.ones(rows), column])
         for noise in private_model.symmetric_noise(random, 2, 50):
-            release = Release(np.zeros(2), np.zeros(2), x.T @ x / 4.0 + step.of_hessian * noise, 1.0, step.of_hessian)
+            release = Release(np.zeros(2), np.zeros(2), x.T @ x / 4.0 + step.of_hessian * noise, step)
             assert private._columns_as_declared(model, release, rows, ["x"], even)[2].holds is holds, name
     # a factor
     x[:, 1] = np.sign(normal)
