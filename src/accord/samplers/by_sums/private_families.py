@@ -84,6 +84,8 @@ _FAR = 4.0
 _FARTHEST = 20.0
 # Largest share of responses beyond their range.
 _OUTSIDE = 0.01
+# Largest information of whole scores relative to clipped ones.
+_MOST_INFORMATION = 1e4
 # Sd of the linear predictor in a simulation, with a log or logit link and in units of half the range.
 _SIGNAL, _LOCATED = 0.5, 0.2
 # Sd of the log of the other parameter in a simulation.
@@ -400,7 +402,9 @@ class FamilyScores(Gradients):
         both = (
             np.einsum("rai,rij,raj->a", placed, one, placed) for one in (information, weight[:, None, None] * slope)
         )
-        more = np.sqrt(np.divide(*both)) * units
+        # noise can move a position to where almost no row has a weight
+        with np.errstate(divide="ignore", invalid="ignore"):
+            more = np.sqrt(np.nan_to_num(np.divide(*both), nan=1.0).clip(0.0, _MOST_INFORMATION)) * units
         return np.linalg.inv(raised(last.hessian, 0.0) * np.outer(more, more) + precision)
 
     def checks(self, found: Components, releases: Sequence[Release], rows: int) -> tuple[Check, ...]:
