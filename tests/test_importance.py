@@ -403,6 +403,15 @@ def test_draws_with_infinite_kurtosis_are_not_certified(freedom, holds):
     assert check.holds == holds and ("report quantiles" in check.text) != holds
 
 
+def test_a_narrower_mode_that_the_search_found_is_not_lost_without_a_word():
+    def log_density(x):
+        return jnp.logaddexp(-0.5 * jnp.sum((x - 5.0) ** 2), -2.0 * jnp.sum((x + 5.0) ** 2) - 5.0 * jnp.log(0.5))
+
+    two = accord.Posterior(lambda x, rows: jnp.zeros(rows.shape[0]), log_density, [np.zeros((1, 1))], np.zeros(5))
+    with pytest.warns(UserWarning, match="draws of ChEES are not certified: .*nested R-hat"):
+        accord.sample(two, accord.Network.empty(1), ChEES(max_transitions=60))
+
+
 def chains_of(draws):
     return Chains(draws, np.zeros(draws.shape[:2]), np.zeros(draws.shape), np.ones(draws.shape[1]), Certificate(()))
 

@@ -34,6 +34,8 @@ _SHOWN = 6
 _FEWEST = 16
 # Fewest transitions after which chains end because the certificate will not hold.
 _HOPELESS = 64
+# One of this number of groups may start at other positions than the chains of warm-up.
+_OTHERS = 8
 # Largest nested R-hat.
 _RHAT = 1.01
 # Features whose effective draws are counted, those with the largest nested R-hat.
@@ -175,7 +177,7 @@ class ChEES(BySums):
         state = _begun(evaluate, start.positions(count, seed), seed)
         for number in range(self.warmup + 1):
             if number == settled(self.warmup):
-                state = grouped(state, _GROUP, seed)
+                state = _with_others(evaluate, grouped(state, _GROUP, seed), start.others)
             if number < self.warmup:
                 session.stage(
                     f"warm-up of {count} chains, {number} of {self.warmup} transitions, {session.traffic.sums} sums"
@@ -264,6 +266,27 @@ def _begun(evaluate: Evaluate, positions: np.ndarray, seed: int) -> LockstepStat
         # a chain would not leave a region without mass, so it takes another chain's start
         state = begin(evaluate, positions[np.resize(np.flatnonzero(~astray), len(positions))], seed)
     return state
+
+
+def _with_others(evaluate: Evaluate, state: LockstepState, others: np.ndarray) -> LockstepState:
+    """The state with some of the groups at other positions that may have mass; one sum if there are any."""
+    places = np.repeat(others[: len(state.positions) // _GROUP // _OTHERS], _GROUP, axis=0)
+    if not len(places):
+        return state
+    values, gradients = evaluate(places)
+    supported = np.flatnonzero((values < NOWHERE) & np.isfinite(gradients).all(axis=1))
+
+    def placed(before: np.ndarray, own: np.ndarray) -> np.ndarray:
+        whole = np.array(before)
+        whole[supported] = own[supported]
+        return whole
+
+    return state._replace(
+        positions=placed(state.positions, places),
+        values=placed(state.values, values),
+        gradients=placed(state.gradients, gradients),
+        calls=int(state.calls) + 1,
+    )
 
 
 def _stacked(states: list[LockstepState]) -> Chains:

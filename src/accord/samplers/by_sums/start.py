@@ -14,8 +14,8 @@ from .evaluations import expand
 from .laplace import laplace, nearest_gaussian, supported
 from .mode_search import other_modes, probe
 
-# Chains that start at each of the other positions.
-_EACH = 4
+# Most other positions at which groups of chains start.
+_MOST_OTHERS = 8
 
 
 class Start(NamedTuple):
@@ -26,7 +26,8 @@ class Start(NamedTuple):
     place
         Coordinates in which the posterior is about standard normal.
     others
-        Further positions that may have mass, such as other modes and points of large weights, (position, dim).
+        Further positions that may have mass, such as other modes and points of large weights, (position, dim). Groups
+        of chains start there, so that R-hat detects chains that do not leave them.
     points, weight
         Weighted points, (point, dim) and (point,), a better approximation than the normal, or None.
     """
@@ -37,21 +38,15 @@ class Start(NamedTuple):
     weight: np.ndarray | None = None
 
     def positions(self, count: int, seed: int) -> np.ndarray:
-        """Starts of chains, shape (count, dim), of which at most an eighth are `others`.
-
-        With starts wherever there may be mass, R-hat detects chains that do not leave their start. The usual starts are
-        normal with a standard deviation between 0 and 1.
-        """
+        """Starts of chains around the origin, normal with standard deviations between 0 and 1, (count, dim)."""
         numbers = generator(seed, "starts")
-        others = np.resize(self.others, (min(_EACH * len(self.others), count // 8), self.place.origin.size))
-        rest = count - len(others)
-        usual = numbers.standard_normal((rest, self.place.origin.size)) * numbers.random((rest, 1))
-        return numbers.permutation(np.concatenate([usual, others]))
+        return numbers.standard_normal((count, self.place.origin.size)) * numbers.random((count, 1))
 
     def around_init(self, session: Session) -> Start:
-        """The start in coordinates around init, scaled by the curvature there; itself if F is not finite. One sum.
+        """The start in coordinates around init, scaled by the curvature there; itself if F is not finite there.
 
-        Chains that start at init find the mass even if a mode or a failed fit is far from it.
+        Chains that start at init find the mass even if a mode or a failed fit is far from it. Of the other positions
+        only modes remain, as chains may be stuck elsewhere. One sum, and one for each of the other positions.
         """
         here = expand(session, session.job.post.init)
         if not here.finite:
@@ -61,7 +56,18 @@ class Start(NamedTuple):
         def seen(z: np.ndarray) -> np.ndarray:
             return place.inverse(self.place.origin + z @ self.place.factor.T)
 
-        return Start(place, seen(self.others), None if self.points is None else seen(self.points), self.weight)
+        others = self.others[:_MOST_OTHERS]
+        modes = np.array([_is_mode(session, self.place.origin + self.place.factor @ other) for other in others], bool)
+        points = None if self.points is None else seen(self.points)
+        return Start(place, seen(others[modes]), points, self.weight)
+
+
+def _is_mode(session: Session, x: np.ndarray) -> bool:
+    """Whether F has a minimum at or near x."""
+    here = expand(session, x)
+    if not here.finite or np.linalg.eigvalsh(here.hessian)[0] <= 0.0:
+        return False
+    return bool(here.gradient @ np.linalg.solve(here.hessian, here.gradient) < 1.0)
 
 
 def start_without_points(session: Session) -> Start:
