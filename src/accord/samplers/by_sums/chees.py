@@ -14,11 +14,12 @@ from ...base.checks import whole_number
 from ...network import Network
 from ...posterior.coordinates import Coordinates
 from ...results.certificate import Certificate, Check, interrupted
-from ...results.diagnostics import SQUARES_K, diagnostics, pareto
+from ...results.diagnostics import diagnostics
 from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
 from ..engine import Builder
 from ..session import Job, Session
+from .certificate import second_moments
 from .evaluations import NOWHERE, slopes
 from .lockstep import WARMUP, Evaluate, LockstepState, begin, grouped, nested_rhat, settled, transition
 from .method import BySums, Result, SumsForecast, fastest
@@ -174,15 +175,17 @@ class ChEES(BySums):
         def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return slopes(session, start.place, z)
 
-        state = _begun(evaluate, start.positions(count, seed), seed)
-        for number in range(self.warmup + 1):
-            if number == settled(self.warmup):
-                state = _with_others(evaluate, grouped(state, _GROUP, seed), start.others)
-            if number < self.warmup:
+        def warmed(state: LockstepState, end: int) -> LockstepState:
+            while state.transition < end:
                 session.stage(
-                    f"warm-up of {count} chains, {number} of {self.warmup} transitions, {session.traffic.sums} sums"
+                    f"warm-up of {count} chains, {state.transition} of {self.warmup} transitions, "
+                    f"{session.traffic.sums} sums"
                 )
                 state = transition(evaluate, state, seed=seed, warmup=self.warmup)
+            return state
+
+        state = warmed(_begun(evaluate, start.positions(count, seed), seed), settled(self.warmup))
+        state = warmed(_with_others(evaluate, grouped(state, _GROUP, seed), start.others), self.warmup)
         states: list[LockstepState] = []
         due = max(_FEWEST, -(-target // count))
         while True:
@@ -219,11 +222,9 @@ class ChEES(BySums):
             )
             certificate = Certificate(checks)
             # the step is final, so more draws do not help in a tail
-            hopeless = not tails.holds or len(states) * target > max(effective, 1.0) * self.max_transitions
-            # both are uncertain at first, for example while a chain has not moved
-            hopeless = hopeless and len(states) >= _HOPELESS
-            # more divergences than the limit for all transitions
-            hopeless = hopeless or lost > _DIVERGED * count * self.max_transitions
+            failing = not tails.holds or len(states) * target > max(effective, 1.0) * self.max_transitions
+            # failing is uncertain at first, and divergences exceed the limit for all transitions
+            hopeless = (failing and len(states) >= _HOPELESS) or lost > _DIVERGED * count * self.max_transitions
             if certificate.holds or hopeless or len(states) >= self.max_transitions:
                 return drawn._replace(certificate=certificate)
             # at most doubled, as a forecast from few draws is uncertain
@@ -270,21 +271,20 @@ def _begun(evaluate: Evaluate, positions: np.ndarray, seed: int) -> LockstepStat
 
 def _with_others(evaluate: Evaluate, state: LockstepState, others: np.ndarray) -> LockstepState:
     """The state with some of the groups at other positions that may have mass; one sum if there are any."""
-    places = np.repeat(others[: len(state.positions) // _GROUP // _OTHERS], _GROUP, axis=0)
+    places = others[: len(state.positions) // _GROUP // _OTHERS]
     if not len(places):
         return state
     values, gradients = evaluate(places)
-    supported = np.flatnonzero((values < NOWHERE) & np.isfinite(gradients).all(axis=1))
+    supported = (values < NOWHERE) & np.isfinite(gradients).all(axis=1)
 
-    def placed(before: np.ndarray, own: np.ndarray) -> np.ndarray:
-        whole = np.array(before)
-        whole[supported] = own[supported]
-        return whole
+    def first(own: np.ndarray, before: np.ndarray) -> np.ndarray:
+        own = np.repeat(own[supported], _GROUP, axis=0)
+        return np.concatenate([own, before[len(own) :]])
 
     return state._replace(
-        positions=placed(state.positions, places),
-        values=placed(state.values, values),
-        gradients=placed(state.gradients, gradients),
+        positions=first(places, state.positions),
+        values=first(values, state.values),
+        gradients=first(gradients, state.gradients),
         calls=int(state.calls) + 1,
     )
 
@@ -393,12 +393,7 @@ def _squares(drawn: Chains, names: tuple[str, ...]) -> Check:
     """Whether second moments are finite: Pareto k of the squares of each coordinate."""
     squares = np.square(drawn.positions - drawn.positions.mean(axis=(0, 1))).reshape(-1, len(names))
     with np.errstate(divide="ignore"):
-        ks = np.array([pareto(np.log(column)) for column in squares.T])
-    worst = int(np.argmax(ks))
-    holds = bool(ks[worst] <= SQUARES_K)
-    text = f"largest Pareto k of the second moments is {ks[worst]:.2f} (at most {SQUARES_K}), for {names[worst]}"
-    remedy = "" if holds else ": its standard deviation depends on a few draws, so report quantiles"
-    return Check("second moments", float(ks[worst]), SQUARES_K, holds, text + remedy)
+        return second_moments(np.log(squares.T), names, "draws, so report quantiles")
 
 
 def _unvisited(drawn: Chains, start: Start) -> Check:

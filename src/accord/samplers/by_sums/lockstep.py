@@ -247,7 +247,9 @@ def transition(evaluate: Evaluate, state: LockstepState, *, seed: int, warmup: i
     new = _adapted_step(new, move)
     if number >= fits[-1]:
         return _adapted_length(new, state, move, min(time, count * step))
-    return _counted(new, fits)
+    before, after = max(k for k in fits if k <= number), min(k for k in fits if k > number)
+    # the second half of the transitions between two fits
+    return _accumulated(new) if number >= before + (after - before) // 2 else new
 
 
 def settled(warmup: int) -> int:
@@ -456,11 +458,8 @@ def _moved(state: LockstepState, chosen: np.ndarray) -> LockstepState:
     )
 
 
-def _counted(state: LockstepState, fits: list[int]) -> LockstepState:
-    """Accumulate moments of positions and gradients in the second half of the transitions between two fits."""
-    before, after = max(k for k in fits if k < state.transition), min(k for k in fits if k >= state.transition)
-    if state.transition <= before + (after - before) // 2:
-        return state
+def _accumulated(state: LockstepState) -> LockstepState:
+    """The state with the moments of its positions and gradients added."""
     both = np.stack([state.positions, state.gradients])
     return state._replace(
         counted=int(state.counted) + 1,
@@ -472,7 +471,7 @@ def _counted(state: LockstepState, fits: list[int]) -> LockstepState:
 def _rescaled(state: LockstepState) -> LockstepState:
     """Fit the scale to the accumulated moments, or at first to the starts' moments, and reset the adaptation."""
     if state.counted == 0:
-        state = _counted(state._replace(transition=1), [0, 1])._replace(transition=state.transition)
+        state = _accumulated(state)
     scale, chains, dim = np.asarray(state.scale), *state.positions.shape
     draws = chains * int(state.counted)
     means = state.sums / draws

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...base.counters import generator
 from ...posterior.coordinates import Coordinates
-from ...posterior.newton import NotIdentifiedError, own_scale
+from ...posterior.newton import Expansion, NotIdentifiedError, own_scale
 from ..session import Session
 from .evaluations import expand
 from .laplace import laplace, nearest_gaussian, supported
@@ -51,7 +51,7 @@ class Start(NamedTuple):
         here = expand(session, session.job.post.init)
         if not here.finite:
             return self
-        place = Coordinates(session.job.post.init, np.diag(own_scale(np.abs(np.diagonal(here.hessian)))))
+        place = _around(session.job.post.init, here)
 
         def seen(z: np.ndarray) -> np.ndarray:
             return place.inverse(self.place.origin + z @ self.place.factor.T)
@@ -60,6 +60,11 @@ class Start(NamedTuple):
         modes = np.array([_is_mode(session, self.place.origin + self.place.factor @ other) for other in others], bool)
         points = None if self.points is None else seen(self.points)
         return Start(place, seen(others[modes]), points, self.weight)
+
+
+def _around(x: np.ndarray, here: Expansion) -> Coordinates:
+    """Coordinates around x in which each parameter has the scale of its own curvature there."""
+    return Coordinates(x, np.diag(own_scale(np.abs(np.diagonal(here.hessian)))))
 
 
 def _is_mode(session: Session, x: np.ndarray) -> bool:
@@ -86,17 +91,16 @@ def start_without_points(session: Session) -> Start:
     except NotIdentifiedError:
         raise
     except ArithmeticError:
-        init: np.ndarray | None = post.init
-        here = expand(session, post.init)
+        init, here = post.init, expand(session, post.init)
         if not here.finite:
-            init = supported(session)
-            if init is None:
+            found = supported(session)
+            if found is None:
                 raise
-            here = expand(session, init)
+            init, here = found, expand(session, found)
             if not here.finite:
                 raise
         # no mode: the density may be unbounded in a region without mass, such as the neck of a funnel. The nearest
         # Gaussian averages over the mass and avoids such a region.
-        place = Coordinates(init, np.diag(own_scale(np.abs(np.diagonal(here.hessian)))))
+        place = _around(init, here)
         return Start(nearest_gaussian(session, place), np.zeros((0, post.dim)))
     return Start(place, other_modes(session, place, probe(session, place)).ends)
