@@ -53,7 +53,7 @@ from .shards import (
 )
 from .streamed import TotalsInChunks, is_large, require_memory_for
 from .totals import ConsensusTotals, Totals, TotalsHere, agreed_masks, masked_here, parts_of, sums_rows
-from .validation import check_prior, check_rows_alone, is_rowwise
+from .validation import check_hierarchy, check_prior, check_rows_alone, is_rowwise
 
 # Batch size over agents in `each`, for up to NEWTON_DIM parameters.
 _AGENTS_AT_ONCE = 1024
@@ -115,6 +115,10 @@ class Posterior:
         the log Jacobian of the transform to the log prior. Needs NumPyro.
     local
         Latent variables of each site, or of each group of rows at a site. See `accord.Local`.
+    hierarchy
+        `hierarchy(params)`: the locations and scales of priors that depend on other parameters, such as
+        `{"effect": (params["mean"], params["sd"])}`, by the name of an unconstrained variable. `ChEES` then moves in
+        coordinates between centred and non-centred ones. Draws stay in the user's scale, and the posterior is the same.
     quadratic
         Whether every f_i is a quadratic function, so that the posterior is Gaussian. accord verifies it.
     check
@@ -143,6 +147,7 @@ class Posterior:
         check: Callable[[int, PyTree], None] | None = None,
         constraints: Mapping[str, Any] | None = None,
         local: Local | None = None,
+        hierarchy: Callable[[PyTree], Mapping[str, tuple[Any, Any]]] | None = None,
     ) -> None:
         require_no_fork()
         get_ready()
@@ -174,6 +179,9 @@ class Posterior:
         # pytrees, so that a posterior can be an argument of compiled code
         self._log_likelihood, self._log_prior = given(log_likelihood), given(log_prior)
         check_prior(self._log_prior, self._params)
+        self.hierarchy = None if hierarchy is None else given(hierarchy)
+        if self.hierarchy is not None:
+            check_hierarchy(self.hierarchy, self._params, constraints or {})
         self._log_prior = in_either_width(self._log_prior, self._params)
         self._check = check
         # checksums of shards at their first read in this process, by agent
@@ -351,6 +359,7 @@ class Posterior:
             check=self._check,
             constraints=self._constraints,
             local=self._local,
+            hierarchy=self.hierarchy,
         )
         return found._with(_latents=self._latents, _finely=True) if self._finely else found
 

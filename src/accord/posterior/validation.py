@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,9 @@ from jax.tree_util import Partial
 from jaxtyping import PyTree
 
 from ..base.compiler import compiled
+from ..base.errors import unknown_name_error
 from ..base.widths import in_doubles
+from .parameters import variables
 
 # Number of rows in the test of their independence.
 _LOOKED_AT = 32
@@ -41,6 +43,23 @@ def check_prior(log_prior: Partial, params: PyTree) -> None:
     shape = getattr(returned("log_prior", log_prior, params), "shape", None)
     if shape != ():
         raise ValueError(f"log_prior must return one number, a scalar; found shape {shape}: sum over parameters")
+
+
+def check_hierarchy(hierarchy: Partial, params: PyTree, constraints: Mapping[str, Any]) -> None:
+    """Raise `ValueError` unless `hierarchy` returns locations and scales of unconstrained variables."""
+    found = returned("hierarchy", hierarchy, params)
+    shapes = dict(variables(params))
+    if not isinstance(found, Mapping) or not all(isinstance(own, tuple) and len(own) == 2 for own in found.values()):
+        raise ValueError(f"hierarchy must return a dict of pairs (location, scale), found {type(found).__name__}")
+    for name, pair in found.items():
+        if name not in shapes:
+            raise unknown_name_error("variable in hierarchy", name, list(shapes))
+        if name in constraints:
+            raise ValueError(f"hierarchy has {name}, which has a constraint: only unconstrained variables are possible")
+        for what, own in zip(("location", "scale"), pair, strict=True):
+            shape = np.shape(own)
+            if np.broadcast_shapes(shape, shapes[name]) != shapes[name]:
+                raise ValueError(f"hierarchy: the {what} of {name} has shape {shape}, and {name} has {shapes[name]}")
 
 
 def check_rows_alone(log_likelihood: Partial, params: PyTree, shard: PyTree, agent: int) -> None:

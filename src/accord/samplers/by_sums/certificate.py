@@ -184,19 +184,11 @@ def _squares(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check
     """Whether second moments have a finite mean: Pareto k of their terms, for each parameter of the user."""
     apart = (found.points - found.moments()[0]) @ place.factor.T
     with np.errstate(divide="ignore"):
-        return second_moments(found.log_weight + 2.0 * np.log(np.abs(apart.T)), names, "points")
-
-
-def second_moments(log_terms: np.ndarray, names: Sequence[str], few: str) -> Check:
-    """Whether Pareto k of the terms of second moments is small, from their logs, (parameter, term).
-
-    `few` ends the sentence about a standard deviation that depends on a few of them.
-    """
-    ks = np.array([pareto(terms) for terms in log_terms])
+        ks = np.array([pareto(terms) for terms in found.log_weight + 2.0 * np.log(np.abs(apart.T))])
     worst = int(np.argmax(ks))
     holds = bool(ks[worst] <= SQUARES_K)
     text = f"largest Pareto k of the second moments is {ks[worst]:.2f} (at most {SQUARES_K}), for {names[worst]}"
-    remedy = "" if holds else f": its standard deviation depends on a few {few}"
+    remedy = "" if holds else ": its standard deviation depends on a few points"
     return Check("second moments", float(ks[worst]), SQUARES_K, holds, text + remedy)
 
 

@@ -19,9 +19,9 @@ from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
 from ..engine import Builder
 from ..session import Job, Session
-from .certificate import second_moments
-from .evaluations import NOWHERE, slopes
-from .lockstep import WARMUP, Evaluate, LockstepState, begin, grouped, nested_rhat, settled, transition
+from .centring import Centring
+from .evaluations import NOWHERE
+from .lockstep import WARMUP, Evaluate, LockstepState, begin, grouped, nested_rhat, relocated, settled, transition
 from .method import BySums, Result, SumsForecast, fastest
 from .start import Start, start_without_points
 
@@ -35,6 +35,8 @@ _SHOWN = 6
 _FEWEST = 16
 # Fewest transitions after which chains end because the certificate will not hold.
 _HOPELESS = 64
+# Shares of warm-up at which effects are centred anew.
+_CENTRED_AT = (4 / 16, 7 / 16, 10 / 16)
 # One of this number of groups may start at other positions than the chains of warm-up.
 _OTHERS = 8
 # Largest nested R-hat.
@@ -49,6 +51,8 @@ _DIVERGED = 1e-4
 _ENERGY = 0.3
 # Share of the draws in a tail, and least rate of moves from there relative to all draws.
 _TAIL, _MOVING = 0.01, 0.33
+# Least degrees of freedom of tails. Below 4, standard deviations of draws have no Monte Carlo error.
+_FREEDOM = 3.75
 # Largest weight of earlier points in regions that no chain visited.
 _UNVISITED = 0.002
 # Largest share of the variance of earlier points in these regions, which makes an sd 5% too small.
@@ -117,7 +121,7 @@ class ChEES(BySums):
     def draw(self, session: Session, start: Start | None = None) -> Result:
         """Run chains from `start`, or from the mode, and check them."""
         session.stage("finding starts")
-        start = start_without_points(session) if start is None else start
+        start = _first(session) if start is None else start
         start = start.around_init(session)
         found, job = self.walk(session, start), session.job
         # a chain of the run is the concatenation of several thinned chains in lockstep
@@ -127,7 +131,7 @@ class ChEES(BySums):
         z = found.positions[:, chosen].reshape(job.chains, -1, job.post.dim)[:, : job.draws]
         acceptance = np.broadcast_to(found.acceptance[chosen], (count, chosen.size))
         acceptance = acceptance.reshape(job.chains, -1)[:, : job.draws]
-        x = start.place.origin + z @ start.place.factor.T
+        x = found.coordinates.x(z)
         log_density = -found.values[:, chosen].reshape(job.chains, -1)[:, : job.draws]
         statistics = {"acceptance_rate": acceptance, "lp": log_density}
         return Result(self, x, statistics, found.certificate, start=start)
@@ -138,10 +142,10 @@ class ChEES(BySums):
         Other posteriors need more sums.
         """
         job, count = session.job, self.lockstep_chains(session.job.chains)
-        start_without_points(session.fresh())
+        _first(session.fresh())
         began = time.perf_counter()
         fresh = session.fresh()
-        start = start_without_points(fresh)
+        start = _first(fresh)
         seconds, spent = time.perf_counter() - began, fresh.traffic
         self._on_a_normal(job)
         began = time.perf_counter()
@@ -149,7 +153,7 @@ class ChEES(BySums):
         # the computations of the chains, with sums that take no time
         seconds += time.perf_counter() - began
         z = start.positions(count, job.seed)
-        seconds += normal * fastest(lambda: slopes(session, start.place, z))
+        seconds += normal * fastest(lambda: start.coordinates.slopes(session, z))
         spent += total_traffic(job.network, count * (1 + job.post.dim), normal)
         spent += Traffic(gradient_rows=normal * count * job.post.sizes)
         basis = f"{count} chains on the nearest Gaussian, other posteriors need more sums"
@@ -160,7 +164,7 @@ class ChEES(BySums):
         dim = job.post.dim
         post = models.quadratic(np.eye(dim)[None], np.zeros((1, dim)))
         session = Session(Job(post, Network.empty(1), job.draws, job.chains, job.seed))
-        start = Start(Coordinates(np.zeros(dim), np.eye(dim)), np.zeros((0, dim)))
+        start = Start(Centring.none(post, Coordinates(np.zeros(dim), np.eye(dim))), np.zeros((0, dim)))
         certificate = self.walk(session, start).certificate
         return session.traffic.sums, "" if certificate.holds else f"even on a Gaussian, {certificate.why}"
 
@@ -171,9 +175,12 @@ class ChEES(BySums):
         """
         seed, target = session.job.seed, session.job.target
         names, count = session.job.post.unconstrained_names, self.lockstep_chains(session.job.chains)
+        centred_at = [] if session.job.post.hierarchy is None else [round(k * self.warmup) for k in _CENTRED_AT]
+
+        coordinates = start.coordinates
 
         def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return slopes(session, start.place, z)
+            return coordinates.slopes(session, z)
 
         def warmed(state: LockstepState, end: int) -> LockstepState:
             while state.transition < end:
@@ -184,8 +191,14 @@ class ChEES(BySums):
                 state = transition(evaluate, state, seed=seed, warmup=self.warmup)
             return state
 
-        state = warmed(_begun(evaluate, start.positions(count, seed), seed), settled(self.warmup))
-        state = warmed(_with_others(evaluate, grouped(state, _GROUP, seed), start.others), self.warmup)
+        state = _begun(evaluate, start.positions(count, seed), seed)
+        for end in centred_at:
+            state = warmed(state, end)
+            coordinates, moved = coordinates.fitted(session, state.positions)
+            state = relocated(state, *moved)
+        state = warmed(state, settled(self.warmup))
+        others = coordinates.z(start.coordinates.x(start.others))
+        state = warmed(_with_others(evaluate, grouped(state, _GROUP, seed), others), self.warmup)
         states: list[LockstepState] = []
         due = max(_FEWEST, -(-target // count))
         while True:
@@ -197,8 +210,8 @@ class ChEES(BySums):
             except KeyboardInterrupt:
                 if not states:
                     raise
-                return _stacked(states)._replace(certificate=interrupted("chains"))
-            drawn = _stacked(states)
+                return _stacked(states, coordinates)._replace(certificate=interrupted("chains"))
+            drawn = _stacked(states, coordinates)
             # squares too, as standard deviations need more draws than means if tails mix slowly
             features = np.concatenate(
                 [drawn.positions, np.square(drawn.positions - drawn.positions.mean((0, 1)))], axis=2
@@ -210,13 +223,13 @@ class ChEES(BySums):
             # gravest errors first: draws of another distribution, then slow chains, then too few draws
             tails = _moves_in_tails(drawn, names)
             checks = (
-                _support(drawn, start, names),
+                _support(drawn, names),
                 _stein(drawn, count // _GROUP, names),
                 _unvisited(drawn, start),
                 _divergences(diverged),
                 _energy_fraction(drawn),
                 tails,
-                _squares(drawn, names),
+                _freedom(drawn, count // _GROUP, names),
                 _effective_draws(effective, target),
                 _rhat(rhat, names),
             )
@@ -237,11 +250,13 @@ class Chains(NamedTuple):
     Parameters
     ----------
     positions
-        Draws in the coordinates of the start, (chain, draw, dim).
+        Draws, (chain, draw, dim).
     values, gradients
         F at the draws, (chain, draw), and its gradients, (chain, draw, dim).
     acceptance
         Mean acceptance probability of each transition, (draw,).
+    coordinates
+        The coordinates of the positions.
     certificate
         The checks.
     """
@@ -250,7 +265,16 @@ class Chains(NamedTuple):
     values: np.ndarray
     gradients: np.ndarray
     acceptance: np.ndarray
+    coordinates: Centring
     certificate: Certificate
+
+
+def _first(session: Session) -> Start:
+    """A start around the mode, or at init if effects have a hierarchy, whose density may have no bound."""
+    post = session.job.post
+    if post.hierarchy is None:
+        return start_without_points(session)
+    return Start(Centring.none(post, Coordinates(post.init, np.eye(post.dim))), np.zeros((0, post.dim)))
 
 
 def _begun(evaluate: Evaluate, positions: np.ndarray, seed: int) -> LockstepState:
@@ -289,11 +313,12 @@ def _with_others(evaluate: Evaluate, state: LockstepState, others: np.ndarray) -
     )
 
 
-def _stacked(states: list[LockstepState]) -> Chains:
+def _stacked(states: list[LockstepState], coordinates: Centring) -> Chains:
     positions = np.stack([state.positions for state in states], axis=1)
     gradients = np.stack([state.gradients for state in states], axis=1)
     values = np.stack([state.values for state in states], axis=1)
-    return Chains(positions, values, gradients, np.array([state.acceptance for state in states]), Certificate(()))
+    acceptance = np.array([state.acceptance for state in states])
+    return Chains(positions, values, gradients, acceptance, coordinates, Certificate(()))
 
 
 def _effective(features: np.ndarray, rhat: np.ndarray) -> float:
@@ -322,14 +347,14 @@ def _rhat(found: np.ndarray, names: tuple[str, ...]) -> Check:
     return Check("nested R-hat", most, _RHAT, holds, text + remedy)
 
 
-def _support(drawn: Chains, start: Start, names: tuple[str, ...]) -> Check:
+def _support(drawn: Chains, names: tuple[str, ...]) -> Check:
     """Whether all draws have a positive density."""
     outside = drawn.values >= NOWHERE
     share = float(outside.mean())
     text = f"{share:.1%} of the draws have a posterior density of zero"
     if share == 0:
         return Check("support", share, 0.0, True, text)
-    first = start.place.origin + drawn.positions[outside][0] @ start.place.factor.T
+    first = drawn.coordinates.x(drawn.positions[outside][:1])[0]
     shown = ", ".join(f"{name} = {number:.3g}" for name, number in list(zip(names, first, strict=True))[:_SHOWN])
     remedy = (
         f", for example at {shown} (unconstrained): declare bounds of parameters as constraints, and write a log "
@@ -366,13 +391,9 @@ def _moves_in_tails(drawn: Chains, names: tuple[str, ...]) -> Check:
     A chain that enters a region too narrow for the step, such as the neck of a funnel, rejects its next proposals. By
     reversibility chains then hardly enter this region, and what lies beyond is missing in the draws.
     """
-    moved = (drawn.positions[:, 1:] != drawn.positions[:, :-1]).any(axis=2)
-    before = drawn.positions[:, :-1]
-    low, high = np.quantile(before, [_TAIL, 1.0 - _TAIL], axis=(0, 1))
-    rates = [
-        min(moved[column <= least].mean(), moved[column >= most].mean())
-        for column, least, most in zip(np.moveaxis(before, 2, 0), low, high, strict=True)
-    ]
+    moved = (drawn.positions[:, 1:] != drawn.positions[:, :-1]).any(axis=2).ravel()
+    before = drawn.positions[:, :-1].reshape(-1, len(names))
+    rates = [min(moved[tail].mean() for tail in _tails(column)) for column in before.T]
     worst = int(np.argmin(rates))
     found = float(rates[worst] / max(moved.mean(), 1e-12))
     holds = found >= _MOVING
@@ -389,11 +410,60 @@ def _moves_in_tails(drawn: Chains, names: tuple[str, ...]) -> Check:
     return Check("moves in tails", found, _MOVING, holds, text + remedy)
 
 
-def _squares(drawn: Chains, names: tuple[str, ...]) -> Check:
-    """Whether second moments are finite: Pareto k of the squares of each coordinate."""
-    squares = np.square(drawn.positions - drawn.positions.mean(axis=(0, 1))).reshape(-1, len(names))
-    with np.errstate(divide="ignore"):
-        return second_moments(np.log(squares.T), names, "draws, so report quantiles")
+def _freedom(drawn: Chains, groups: int, names: tuple[str, ...]) -> Check:
+    """Whether sds have Monte Carlo errors: the degrees of freedom of a Student's t with such tails.
+
+    For x from Student's t with nu degrees of freedom around 0, and marginally for each of several coordinates,
+    E[x dF/dx | x] = x**2 / (a + b x**2) with b = 1 / (nu + 1). So a and b follow from two means over a tail. b does not
+    depend on how far the draws reached, as their variance or their tail index does. Lighter tails have a smaller b.
+    """
+    group = np.repeat(np.arange(groups), drawn.positions[0].shape[0] * len(drawn.positions) // groups)
+    middle = np.median(drawn.positions, axis=(0, 1))
+    slope = np.array(
+        [
+            max(_heaviness(x[tail], gradient[tail], group[tail], groups) for tail in _tails(x))
+            for x, gradient in zip(
+                (drawn.positions - middle).reshape(-1, len(names)).T,
+                drawn.gradients.reshape(-1, len(names)).T,
+                strict=True,
+            )
+        ]
+    )
+    worst = int(np.argmax(slope))
+    found = 1.0 / max(float(slope[worst]), 1e-3) - 1.0
+    holds = found >= _FREEDOM
+    text = (
+        f"tails have at least the weight of Student's t with {found:.1f} degrees of freedom (at least {_FREEDOM} "
+        f"needed), for coordinate {worst} ({names[worst]})"
+    )
+    if holds:
+        text = f"no tail is as heavy as of Student's t with {_FREEDOM} degrees of freedom (most similar: {found:.1f})"
+    remedy = "" if holds else ": its standard deviation depends on a few draws, so report quantiles"
+    return Check("degrees of freedom", found, _FREEDOM, holds, text + remedy)
+
+
+def _heaviness(x: np.ndarray, gradient: np.ndarray, group: np.ndarray, groups: int) -> float:
+    """b of `_freedom` from the draws of a tail, less two Monte Carlo errors, by the jackknife over groups."""
+    squares = np.square(x)
+    terms = x * gradient / squares, x * gradient, np.ones(x.size), x * gradient / squares**2, 1.0 / squares
+    sums = np.array([np.bincount(group, term, groups) for term in terms])
+
+    def solved(total: np.ndarray) -> np.ndarray:
+        # a E[s / x^2] + b E[s] = 1 and a E[s / x^4] + b E[s / x^2] = E[1 / x^2], with s = x dF/dx
+        a, b, one, of_a, of_one = total
+        return np.asarray((a * of_one - of_a * one) / (a * a - b * of_a))
+
+    whole = sums.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        best, without = solved(whole), solved(whole[:, None] - sums)
+    error = float(np.sqrt(np.square(without - best).sum()))
+    return float(best) - 2.0 * error if np.isfinite(error) else 0.0
+
+
+def _tails(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the draws in the lower and in the upper tail."""
+    low, high = np.quantile(x, [_TAIL, 1.0 - _TAIL])
+    return np.flatnonzero(x <= low), np.flatnonzero(x >= high)
 
 
 def _unvisited(drawn: Chains, start: Start) -> Check:
@@ -401,13 +471,14 @@ def _unvisited(drawn: Chains, start: Start) -> Check:
     name = "unvisited regions"
     if start.points is None or start.weight is None:
         return Check(name, 0.0, 1.0, True, "no earlier points to compare with")
+    points = drawn.coordinates.z(start.coordinates.x(start.points))
     low, high = drawn.positions.min(axis=(0, 1)), drawn.positions.max(axis=(0, 1))
     margin = (high - low) / 4.0
-    outside = ((start.points < low - margin) | (start.points > high + margin)).any(axis=1)
+    outside = ((points < low - margin) | (points > high + margin)).any(axis=1)
     w = start.weight / start.weight.sum()
     share = float(w[outside].sum())
     # a far region of little weight can have a large share of the variance
-    squares = np.square(start.points - w @ start.points)
+    squares = np.square(points - w @ points)
     spread = float(((w * outside) @ squares / (w @ squares)).max())
     wider = float(np.sqrt((w @ squares) / drawn.positions.var(axis=(0, 1))).max())
     most = max(share / _UNVISITED, spread / _UNSEEN, wider / _WIDER)

@@ -18,6 +18,7 @@ from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
 from ..session import Session
 from .adaptation import Main, Proposals, adapted, around_heaviest, fitted_to_draws
+from .centring import Centring
 from .certificate import (
     CHECKED,
     ENOUGH,
@@ -263,9 +264,10 @@ class Batches:
         heaviest = self.found.points[np.argsort(-self.found.log_weight, kind="stable")[:_HEAVIEST]]
         others = np.concatenate([self.search.ends, heaviest])
         if self.found.effective > _SHARED_BY:
-            return Start(self.place, others, self.found.points, self.found.weight)
+            own = Centring.none(self.session.job.post, self.place)
+            return Start(own, others, self.found.points, self.found.weight)
         inner = Coordinates(self.main.mean, np.linalg.cholesky(self.main.scale))
-        return Start(self.place.after(inner), inner.inverse(others))
+        return Start(Centring.none(self.session.job.post, self.place.after(inner)), inner.inverse(others))
 
     def points(self) -> Points:
         """The points in the posterior's parameters."""

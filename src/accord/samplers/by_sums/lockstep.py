@@ -274,6 +274,16 @@ def grouped(state: LockstepState, size: int, seed: int) -> LockstepState:
     return _moved(state, np.repeat([*chosen, *others[: count - len(chosen)]], size)[:chains])
 
 
+def relocated(
+    state: LockstepState, positions: np.ndarray, values: np.ndarray, gradients: np.ndarray
+) -> LockstepState:
+    """The state of the chains in other coordinates, in which they have about unit variances, after one evaluation."""
+    own = begin(lambda _: (values, gradients), positions, 0)
+    counts = ("transition", "calls", "warmup_calls", "divergences", "warmup_divergences", "still")
+    kept = {name: getattr(state, name) for name in counts}
+    return _accumulated(own._replace(**kept | {"calls": int(state.calls) + 1}))
+
+
 def nested_rhat(draws: np.ndarray, groups: int) -> np.ndarray:
     """Nested R-hat (Margossian et al. 2024, arXiv 2110.13017): near 1 if groups of chains agree.
 

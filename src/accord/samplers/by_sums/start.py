@@ -10,6 +10,7 @@ from ...base.counters import generator
 from ...posterior.coordinates import Coordinates
 from ...posterior.newton import Expansion, NotIdentifiedError, own_scale
 from ..session import Session
+from .centring import Centring
 from .evaluations import expand
 from .laplace import laplace, nearest_gaussian, supported
 from .mode_search import other_modes, probe
@@ -23,7 +24,7 @@ class Start(NamedTuple):
 
     Parameters
     ----------
-    place
+    coordinates
         Coordinates in which the posterior is about standard normal.
     others
         Further positions that may have mass, such as other modes and points of large weights, (position, dim). Groups
@@ -32,7 +33,7 @@ class Start(NamedTuple):
         Weighted points, (point, dim) and (point,), a better approximation than the normal, or None.
     """
 
-    place: Coordinates
+    coordinates: Centring
     others: np.ndarray
     points: np.ndarray | None = None
     weight: np.ndarray | None = None
@@ -40,7 +41,7 @@ class Start(NamedTuple):
     def positions(self, count: int, seed: int) -> np.ndarray:
         """Starts of chains around the origin, normal with standard deviations between 0 and 1, (count, dim)."""
         numbers = generator(seed, "starts")
-        return numbers.standard_normal((count, self.place.origin.size)) * numbers.random((count, 1))
+        return numbers.standard_normal((count, self.coordinates.post.dim)) * numbers.random((count, 1))
 
     def around_init(self, session: Session) -> Start:
         """The start in coordinates around init, scaled by the curvature there; itself if F is not finite there.
@@ -51,15 +52,12 @@ class Start(NamedTuple):
         here = expand(session, session.job.post.init)
         if not here.finite:
             return self
-        place = _around(session.job.post.init, here)
-
-        def seen(z: np.ndarray) -> np.ndarray:
-            return place.inverse(self.place.origin + z @ self.place.factor.T)
-
-        others = self.others[:_MOST_OTHERS]
-        modes = np.array([_is_mode(session, self.place.origin + self.place.factor @ other) for other in others], bool)
-        points = None if self.points is None else seen(self.points)
-        return Start(place, seen(others[modes]), points, self.weight)
+        post = session.job.post
+        own = Centring.non_centred(post, _around(post.init, here))
+        others = self.coordinates.x(self.others[:_MOST_OTHERS])
+        modes = np.array([_is_mode(session, other) for other in others], bool)
+        points = None if self.points is None else own.z(self.coordinates.x(self.points))
+        return Start(own, own.z(others[modes]), points, self.weight)
 
 
 def _around(x: np.ndarray, here: Expansion) -> Coordinates:
@@ -102,5 +100,5 @@ def start_without_points(session: Session) -> Start:
         # no mode: the density may be unbounded in a region without mass, such as the neck of a funnel. The nearest
         # Gaussian averages over the mass and avoids such a region.
         place = _around(init, here)
-        return Start(nearest_gaussian(session, place), np.zeros((0, post.dim)))
-    return Start(place, other_modes(session, place, probe(session, place)).ends)
+        return Start(Centring.none(post, nearest_gaussian(session, place)), np.zeros((0, post.dim)))
+    return Start(Centring.none(post, place), other_modes(session, place, probe(session, place)).ends)

@@ -1,0 +1,182 @@
+"""Partly centred coordinates of effects whose prior depends on other parameters, chosen from the chains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+from jaxtyping import Array, Float
+
+from ...base.compiler import compiled
+from ...base.widths import in_doubles
+from ...posterior import Posterior
+from ...posterior.coordinates import Coordinates
+from ..session import Session
+from .evaluations import slopes
+
+
+@dataclass(frozen=True)
+class Centring:
+    """Coordinates z of chains, and F in these coordinates.
+
+    With y = place(z), an effect whose prior has location m and scale s is x = m + s**(1 - c) (y - c m). It is centred
+    for c = 1 and non-centred for c = 0. If the rows have the share c of the information about the effect, y hardly
+    depends on s a posteriori (Papaspiliopoulos, Roberts & Skold 2007, "A General Framework for the Parametrization of
+    Hierarchical Models"). Other parameters have x = y.
+
+    Parameters
+    ----------
+    post
+        The posterior, whose `hierarchy` has m and s.
+    share
+        The numbers c, shape (dim,), and 1 for other parameters.
+    place
+        Affine coordinates.
+    """
+
+    post: Posterior
+    share: np.ndarray
+    place: Coordinates
+
+    @classmethod
+    def none(cls, post: Posterior, place: Coordinates) -> Centring:
+        """The affine coordinates alone."""
+        return cls(post, np.ones(post.dim), place)
+
+    @classmethod
+    def non_centred(cls, post: Posterior, place: Coordinates) -> Centring:
+        """Non-centred effects, in coordinates with the origin and the diagonal scale of `place` in x."""
+        if post.hierarchy is None:
+            return cls.none(post, place)
+        _, log_scale = _prior(post, place.origin[None])
+        is_effect = _is_effect(post)
+        own = cls(post, np.where(is_effect, 0.0, 1.0), place)
+        width = np.diagonal(place.factor) * np.where(is_effect, np.exp(-log_scale[0]), 1.0)
+        return cls(post, own.share, Coordinates(own._y(place.origin[None])[0], np.diag(width)))
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether no effect is partly centred."""
+        return bool((self.share == 1.0).all())
+
+    def x(self, z: Float[np.ndarray, "... dim"]) -> Float[np.ndarray, "... dim"]:
+        """The posterior's unconstrained x at positions z."""
+        y = self.place.origin + z @ self.place.factor.T
+        if self.is_affine:
+            return y
+        found = in_doubles(lambda: _moved_all(*self._map, jnp.asarray(y.reshape(-1, y.shape[-1])))[0])
+        return np.asarray(found).reshape(y.shape)
+
+    def z(self, x: Float[np.ndarray, "point dim"]) -> Float[np.ndarray, "point dim"]:
+        """The positions of points x."""
+        return self.place.inverse(x if self.is_affine else self._y(x))
+
+    def slopes(self, session: Session, z: Float[np.ndarray, "point dim"]) -> tuple[np.ndarray, np.ndarray]:
+        """F, (point,), with its gradient, (point, dim), in z; one sum."""
+        if self.is_affine:
+            return slopes(session, self.place, z)
+        return self._pulled(z, *slopes(session, None, self.x(z)))
+
+    def fitted(
+        self, session: Session, z: Float[np.ndarray, "point dim"]
+    ) -> tuple[Centring, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Coordinates fitted to the chains at z, and positions, F and gradients of the chains there; one sum."""
+        x = self.x(z)
+        values, gradients = slopes(session, None, x)
+        location, log_scale = _prior(self.post, x)
+        apart = x - location
+        # the gradient of everything but the effect's own prior, which is taken as normal
+        score = gradients - apart * np.exp(-2.0 * log_scale)
+        # robust to chains that are far away
+        near = values <= np.quantile(values, _NEAR)
+        apart, score = (one[near] - one[near].mean(axis=0) for one in (apart, score))
+        information = np.maximum((apart * score).sum(axis=0), 0.0) / np.maximum(np.square(apart).sum(axis=0), 1e-300)
+        relative = information * np.exp(2.0 * np.quantile(log_scale[near], _SMALL, axis=0))
+        share = np.where(_is_effect(self.post), relative / (1.0 + relative), 1.0)
+        y = Centring(self.post, share, self.place)._y(x)
+        low, middle, high = np.quantile(y[near], [0.16, 0.5, 0.84], axis=0)
+        own = Centring(self.post, share, Coordinates(middle, np.diag(np.maximum(high - low, 1e-12) / 2.0)))
+        moved = own.place.inverse(y)
+        return own, (moved, *own._pulled(moved, values, gradients))
+
+    @property
+    def _map(self) -> tuple[Any, ...]:
+        """The first arguments of `_moved_all`."""
+        assert self.post.hierarchy is not None
+        return Partial(self.post.hierarchy), self.post.parameters, jnp.asarray(self.share)
+
+    def _y(self, x: np.ndarray) -> np.ndarray:
+        location, log_scale = _prior(self.post, x)
+        return self.share * location + np.exp((self.share - 1.0) * log_scale) * (x - location)
+
+    def _pulled(self, z: np.ndarray, values: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """F and its gradient in z, with the volume of the map, from F and its gradient in x."""
+        y = self.place.origin + z @ self.place.factor.T
+        volume, pulled = in_doubles(lambda: _pulled(*self._map, jnp.asarray(y), jnp.asarray(gradients)))
+        return values - np.asarray(volume), np.asarray(pulled) @ self.place.factor
+
+
+# Share of the chains, those with the least F, from which coordinates are fitted.
+_NEAR = 0.9
+# Quantile of the prior's scale for which effects are centred. Low, as a scale near 0 has a long tail.
+_SMALL = 0.05
+
+
+def _prior(post: Posterior, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Location and log scale of the prior of each effect, 0 for other parameters, shapes (point, dim)."""
+    location, log_scale = in_doubles(lambda: _prior_all(Partial(post.hierarchy), post.parameters, jnp.asarray(x)))
+    return np.asarray(location), np.asarray(log_scale)
+
+
+def _is_effect(post: Posterior) -> np.ndarray:
+    """Which unconstrained numbers are effects, shape (dim,)."""
+    assert post.hierarchy is not None
+    with jax.enable_x64(True):
+        found = jax.eval_shape(lambda x: post.hierarchy(post.parameters(x)), jnp.asarray(post.init))
+    sizes = [int(np.prod(shape)) for shape in post.parameters.shapes]
+    names = [name for name, _ in post.variables]
+    return np.repeat([name in found for name in names], sizes)
+
+
+def _flat(hierarchy: Any, parameters: Any, x: Array) -> tuple[Array, Array]:
+    """Location and log scale of each number's prior at x, shapes (dim,)."""
+    params = parameters(x)
+    found = hierarchy(params)
+    location, log_scale = [], []
+    paths, _ = jax.tree_util.tree_flatten_with_path(params)
+    for (path, _), shape in zip(paths, parameters.shapes, strict=True):
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        m, s = found.get(name, (0.0, 1.0))
+        location.append(jnp.broadcast_to(m, shape).ravel())
+        log_scale.append(jnp.broadcast_to(jnp.log(s), shape).ravel())
+    return jnp.concatenate(location), jnp.concatenate(log_scale)
+
+
+def _moved(hierarchy: Any, parameters: Any, share: Array, y: Array) -> tuple[Array, Array]:
+    """x, (dim,), and the log Jacobian determinant of the map, from y."""
+    x = y
+    # an effect's prior may depend on other effects
+    for _ in range(len(hierarchy(parameters(y)))):
+        location, log_scale = _flat(hierarchy, parameters, x)
+        x = location + jnp.exp((1.0 - share) * log_scale) * (y - share * location)
+    return x, jnp.sum((1.0 - share) * log_scale)
+
+
+@compiled
+def _prior_all(hierarchy: Any, parameters: Any, x: Array) -> tuple[Array, Array]:
+    return jax.vmap(lambda one: _flat(hierarchy, parameters, one))(x)
+
+
+@compiled
+def _moved_all(hierarchy: Any, parameters: Any, share: Array, y: Array) -> tuple[Array, Array]:
+    return jax.vmap(lambda one: _moved(hierarchy, parameters, share, one))(y)
+
+
+@compiled
+def _pulled(hierarchy: Any, parameters: Any, share: Array, y: Array, gradients: Array) -> tuple[Array, Array]:
+    (_, volume), pull = jax.vjp(jax.vmap(lambda one: _moved(hierarchy, parameters, share, one)), y)
+    return volume, pull((gradients, -jnp.ones_like(volume)))[0]
