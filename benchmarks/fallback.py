@@ -5,7 +5,8 @@ python benchmarks/fallback.py funnel 2    # posteriors whose name contains a tex
 python benchmarks/fallback.py --default   # the default method instead of ChEES
 
 References are exact for `hier`, `funnel`, `student`, `schools` and the scales of `brownian`. For `seeds` and
-`glmm` they are long runs of NUTS, in tests/data/posteriordb. The ending _c stands for centred effects.
+`glmm` they are long runs of NUTS, in tests/data/posteriordb. The ending _c stands for centred effects, and _h for the
+same with the argument `hierarchy` of the posterior.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,13 +33,33 @@ MEAN, SD = 0.1, 0.1
 
 
 class Target(NamedTuple):
-    """A posterior: log density, dim, means and sds, and what they are of, from positions (draw, dim)."""
+    """A posterior: log density, dim, means and sds, and what they are of, from positions (draw, dim).
+
+    If it has effects, they follow `others` numbers, which give the location and scale of their prior.
+    """
 
     log_density: Callable[[jax.Array], jax.Array]
     dim: int
     mean: np.ndarray
     sd: np.ndarray
     of: Callable[[np.ndarray], np.ndarray] = lambda x: x
+    others: int = 0
+    prior: Callable[[jax.Array], tuple[Any, Any]] | None = None
+
+    def posterior(self, declared: bool) -> accord.Posterior:
+        """The posterior of one agent, with the prior of effects if it is declared."""
+        count = self.others
+
+        def log_density(params):
+            return self.log_density(jnp.concatenate([params["others"], params["rest"]]))
+
+        return accord.Posterior(
+            lambda params, rows: jnp.zeros(rows.shape[0]),
+            log_density,
+            [np.zeros((1, 1))],
+            {"others": np.zeros(count), "rest": np.zeros(self.dim - count)},
+            hierarchy=(lambda params: {"rest": self.prior(params["others"])}) if declared else None,
+        )
 
 
 def normal(x, mean=0.0, sd=1.0):
@@ -83,7 +104,7 @@ def normal_means(y: np.ndarray, error: np.ndarray, width: float, centred: bool) 
             slope = (tau / total)[:, k]
             found.append(moments(weight, slope * (y[k] - mu), share + slope**2 * of_mu))
     mean, sd = np.array(found).T
-    return Target(log_density, 2 + len(y), mean, sd)
+    return Target(log_density, 2 + len(y), mean, sd, others=2, prior=lambda x: (x[0], jnp.exp(x[1])))
 
 
 def hierarchy(groups: int, error: float, centred: bool) -> Target:
@@ -119,7 +140,7 @@ def seeds(centred: bool) -> Target:
         s = np.exp(x[:, 4:5])
         return np.concatenate([x[:, :4], s, x[:, 5:] if centred else s * x[:, 5:]], axis=1)
 
-    return Target(log_density, 26, *reference("seeds", "a", "s", "b"), of)
+    return Target(log_density, 26, *reference("seeds", "a", "s", "b"), of, 5, lambda x: (0.0, jnp.exp(x[4])))
 
 
 def glmm(centred: bool) -> Target:
@@ -141,7 +162,8 @@ def glmm(centred: bool) -> Target:
         ends = low + (high - low) / (1.0 + np.exp(-x[:, :5]))
         return np.concatenate([ends, x[:, 5:] if centred else ends[:, 4:] * x[:, 5:]], axis=1)
 
-    return Target(log_density, 45, *reference("glmm_poisson", "alpha", "beta", "s", "e"), of)
+    known = reference("glmm_poisson", "alpha", "beta", "s", "e")
+    return Target(log_density, 45, *known, of, 5, lambda x: (0.0, 5.0 * jax.nn.sigmoid(x[4])))
 
 
 def brownian() -> Target:
@@ -194,10 +216,13 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "seeds_c": lambda: seeds(True),
     "glmm_c": lambda: glmm(True),
     "schools_c": lambda: schools(True),
+    "seeds_h": lambda: seeds(True),
+    "glmm_h": lambda: glmm(True),
+    "schools_h": lambda: schools(True),
     "brownian": brownian,
     **{
         f"hier {groups}, {error}{end}": lambda g=groups, e=error, c=bool(end): hierarchy(g, e, c)
-        for end in ("_c", "")
+        for end in ("_c", "_h", "")
         for groups in (5, 10, 20, 50)
         for error in (0.25, 0.5, 1.0, 2.0)
     },
@@ -213,9 +238,7 @@ def main(only: str, seeds: int, default: bool) -> None:
         if only not in name:
             continue
         target = make()
-        post = accord.Posterior(
-            lambda x, rows: jnp.zeros(rows.shape[0]), target.log_density, [np.zeros((1, 1))], np.zeros(target.dim)
-        )
+        post = target.posterior(declared=name.endswith("_h"))
         sums, certified, right, both, means, sds, failed = [], 0, 0, 0, [], [], set()
         for seed in range(seeds):
             with warnings.catch_warnings():

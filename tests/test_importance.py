@@ -48,7 +48,8 @@ from accord.results.certificate import Certificate
 from accord.results.diagnostics import diagnostics
 from accord.samplers import ChEES, Importance
 from accord.samplers.by_sums import certificate
-from accord.samplers.by_sums.chees import Chains, _moves_in_tails, _squares, _support, _unvisited
+from accord.samplers.by_sums.centring import Centring
+from accord.samplers.by_sums.chees import Chains, _freedom, _moves_in_tails, _support, _unvisited
 from accord.samplers.by_sums.proposal import Drawn, student
 from accord.samplers.by_sums.start import Start, start_without_points
 from accord.samplers.session import Job, Session
@@ -196,11 +197,22 @@ def test_draws_without_a_density_are_not_certified():
     assert refused[0] == "Stein's identity"
 
 
+def chains_of(draws, values=None, gradients=None, place=None):
+    """Chains with these draws, (chain, draw, dim)."""
+    dim = draws.shape[2]
+    if place is None:
+        place = Coordinates(np.zeros(dim), np.eye(dim))
+    values = np.zeros(draws.shape[:2]) if values is None else values
+    gradients = np.zeros(draws.shape) if gradients is None else gradients
+    coordinates = Centring.none(toy(lambda x: -jnp.sum(x**2), np.zeros(dim)), place)
+    return Chains(draws, values, gradients, np.ones(draws.shape[1]), coordinates, Certificate(()))
+
+
 def test_a_draw_without_density_is_reported_with_its_position_and_a_remedy():
     positions = np.array([[[0.0, 0.0], [3.0, -1.0]]])
-    drawn = Chains(positions, np.array([[1.0, 1e12]]), positions, np.ones(2), Certificate(()))
-    start = Start(Coordinates(np.array([1.0, 0.0]), np.diag([2.0, 1.0])), np.zeros((0, 2)))
-    check = _support(drawn, start, ("a", "b"))
+    place = Coordinates(np.array([1.0, 0.0]), np.diag([2.0, 1.0]))
+    drawn = chains_of(positions, np.array([[1.0, 1e12]]), place=place)
+    check = _support(drawn, ("a", "b"))
     assert not check.holds and "50.0% of the draws" in check.text
     assert "for example at a = 7, b = -1 (unconstrained): declare bounds of parameters as constraints" in check.text
     assert "give an init" not in check.text and "log_ndtr" in check.text
@@ -296,8 +308,8 @@ def test_a_far_region_with_most_of_the_variance_is_found_and_chains_that_miss_it
     np.testing.assert_allclose(run.points.sd, sd, rtol=0.1)
     # chains in the near region only
     draws = run.points.positions[np.abs(run.points.positions[:, 0]) < 30.0][:1600].reshape(16, 100, 1)
-    chains = Chains(draws, np.zeros((16, 100)), draws, np.ones(100), run.certificate)
-    start = Start(Coordinates(np.zeros(1), np.eye(1)), draws[0], run.points.positions, run.points.weight)
+    chains = chains_of(draws)
+    start = Start(chains.coordinates, draws[0], run.points.positions, run.points.weight)
     check = _unvisited(chains, start)
     assert not check.holds and re.search(r"[67].% of their variance \(at most", check.text)
 
@@ -360,7 +372,7 @@ def test_posteriors_that_do_not_fit_are_not_certified(make):
 def test_chains_start_at_the_nearest_gaussian_without_a_mode():
     post = unbounded()
     with jax.enable_x64(True):
-        place = start_without_points(Session(Job(post, RING))).place
+        place = start_without_points(Session(Job(post, RING))).coordinates.place
     start = dict(
         zip(post.names, zip(place.origin, np.sqrt(np.diag(place.factor @ place.factor.T)), strict=True), strict=True)
     )
@@ -396,11 +408,31 @@ def test_chains_that_do_not_enter_the_neck_of_a_funnel_are_not_certified(centred
         assert off < 0.1 and not failed
 
 
-@pytest.mark.parametrize("freedom, holds", [(2.0, False), (8.0, True)])
-def test_draws_with_infinite_kurtosis_are_not_certified(freedom, holds):
-    draws = np.random.default_rng(0).standard_t(freedom, (64, 200, 3))
-    check = _squares(chains_of(draws), ("a", "b", "c"))
+def draws_of_t(random, freedom, together):
+    """Draws of a multivariate t (or of independent ones), and the gradients of F there, (chain, draw, 3)."""
+    shape = (512, 48)
+    chi = random.chisquare(freedom, (*shape, 1 if together else 3)) / freedom
+    z = random.standard_normal((*shape, 3)) / np.sqrt(chi)
+    squares = np.square(z).sum(axis=2, keepdims=True) if together else np.square(z)
+    return z, (freedom + (3.0 if together else 1.0)) * z / (freedom + squares)
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("freedom, holds", [(2.2, False), (2.5, False), (3.0, False), (5.0, True), (30.0, True)])
+def test_draws_whose_variance_has_no_error_bar_are_not_certified(freedom, holds, together):
+    draws, gradients = draws_of_t(np.random.default_rng(0), freedom, together)
+    check = _freedom(chains_of(draws, gradients=gradients), 64, ("a", "b", "c"))
     assert check.holds == holds and ("report quantiles" in check.text) != holds
+    # two Monte Carlo errors below the truth, for the heaviest of six tails
+    assert freedom * 0.8 < check.found and (holds or check.found < freedom * 1.2 + 0.2)
+
+
+@pytest.mark.parametrize("tail", ["normal", "exponential"])
+def test_light_tails_have_many_degrees_of_freedom(tail):
+    random = np.random.default_rng(0)
+    z = random.standard_normal((512, 48, 1)) if tail == "normal" else random.laplace(size=(512, 48, 1))
+    gradients = z if tail == "normal" else np.sign(z)
+    assert _freedom(chains_of(z, gradients=gradients), 64, ("a",)).found > 6.0
 
 
 def test_a_narrower_mode_that_the_search_found_is_not_lost_without_a_word():
@@ -410,10 +442,6 @@ def test_a_narrower_mode_that_the_search_found_is_not_lost_without_a_word():
     two = accord.Posterior(lambda x, rows: jnp.zeros(rows.shape[0]), log_density, [np.zeros((1, 1))], np.zeros(5))
     with pytest.warns(UserWarning, match="draws of ChEES are not certified: .*nested R-hat"):
         accord.sample(two, accord.Network.empty(1), ChEES(max_transitions=60))
-
-
-def chains_of(draws):
-    return Chains(draws, np.zeros(draws.shape[:2]), np.zeros(draws.shape), np.ones(draws.shape[1]), Certificate(()))
 
 
 def test_chains_that_stay_in_a_tail_are_noticed():

@@ -181,7 +181,7 @@ class Posterior:
         check_prior(self._log_prior, self._params)
         self.hierarchy = None if hierarchy is None else given(hierarchy)
         if self.hierarchy is not None:
-            check_hierarchy(self.hierarchy, self._params, constraints or {})
+            check_hierarchy(self.hierarchy, self._params, self.parameters.transforms)
         self._log_prior = in_either_width(self._log_prior, self._params)
         self._check = check
         # checksums of shards at their first read in this process, by agent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,7 +45,7 @@ def check_prior(log_prior: Partial, params: PyTree) -> None:
         raise ValueError(f"log_prior must return one number, a scalar; found shape {shape}: sum over parameters")
 
 
-def check_hierarchy(hierarchy: Partial, params: PyTree, constraints: Mapping[str, Any]) -> None:
+def check_hierarchy(hierarchy: Partial, params: PyTree, transforms: Sequence[Any]) -> None:
     """Raise `ValueError` unless `hierarchy` returns locations and scales of unconstrained variables."""
     found = returned("hierarchy", hierarchy, params)
     shapes = dict(variables(params))
@@ -54,7 +54,7 @@ def check_hierarchy(hierarchy: Partial, params: PyTree, constraints: Mapping[str
     for name, pair in found.items():
         if name not in shapes:
             raise unknown_name_error("variable in hierarchy", name, list(shapes))
-        if name in constraints:
+        if transforms[list(shapes).index(name)] is not None:
             raise ValueError(f"hierarchy has {name}, which has a constraint: only unconstrained variables are possible")
         for what, own in zip(("location", "scale"), pair, strict=True):
             shape = np.shape(own)

@@ -143,6 +143,7 @@ def posterior(
         {name: start[name] for name in shared},
         constraints={name: program.latents[name].support for name in shared},
         local=effects,
+        hierarchy=Partial(hierarchy) if (hierarchy := Hierarchy.of(split)).names else None,
     )
 
 
@@ -176,6 +177,62 @@ class SplitMethod:
         """Call the method."""
         found: Array = getattr(self.split, self.name)(*arguments)
         return found
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """Locations and scales of effects: shared latents whose prior is normal given other latents.
+
+    Parameters
+    ----------
+    split
+        The parts of the model.
+    names
+        The effects.
+    """
+
+    split: Split
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, split: Split) -> Hierarchy:
+        """Find the effects of a model, from its prior at random latents."""
+        from numpyro.distributions import constraints
+
+        with jax.enable_x64(True):
+            # no local latents, and one row
+            seen = [split._drawn(seed, Size(1, 1)) for seed in (0, 1)]
+            real = [
+                name for name in split.names(local=False) if split.program.latents[name].support is constraints.real
+            ]
+            return cls(split, tuple(name for name in real if cls(split, (name,))._is_effect(name, seen)))
+
+    def __call__(self, params: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
+        """Location and scale of the prior of each effect."""
+        return {name: self._prior(name, params, 0.0) for name in self.names}
+
+    def _prior(self, name: str, params: Mapping[str, Array], at: float) -> tuple[Array, Array]:
+        """Location and scale of the normal whose log density has the derivatives of the prior's at a value."""
+        x = jnp.full_like(params[name], at)
+        slope, curvature = jax.jvp(jax.grad(lambda own: jnp.sum(self._terms(name, params, own))), (x,), (x * 0 + 1,))
+        return x - slope / curvature, (-curvature) ** -0.5
+
+    def _terms(self, name: str, params: Mapping[str, Array], own: Array) -> Array:
+        split = self.split
+        values = {**params, **split._latents_of_one(), name: own}
+        return split.program.densities(split.layout.dummy(), values).latents[name]
+
+    def _is_effect(self, name: str, seen: Sequence[Mapping[str, Array]]) -> bool:
+        """Whether the prior of each number is normal, with a location or scale that depends on other latents."""
+        shared = [{k: one[k] for k in self.split.names(local=False)} for one in seen]
+        if any(self._terms(name, one, one[name]).shape != np.shape(one[name]) for one in shared):
+            return False
+        here, elsewhere, other = (self._prior(name, shared[k], at) for k, at in ((0, 0.0), (0, 1.0), (1, 0.0)))
+        normal, depends = (
+            [np.allclose(a, b, rtol=1e-6, atol=1e-9) for a, b in zip(here, one, strict=True)]
+            for one in (elsewhere, other)
+        )
+        return all(normal) and not all(depends)
 
 
 @dataclass(frozen=True)

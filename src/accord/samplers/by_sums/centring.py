@@ -106,8 +106,7 @@ class Centring:
     @property
     def _map(self) -> tuple[Any, ...]:
         """The first arguments of `_moved_all`."""
-        assert self.post.hierarchy is not None
-        return Partial(self.post.hierarchy), self.post.parameters, jnp.asarray(self.share)
+        return _hierarchy(self.post), self.post.parameters, jnp.asarray(self.share)
 
     def _y(self, x: np.ndarray) -> np.ndarray:
         location, log_scale = _prior(self.post, x)
@@ -128,18 +127,20 @@ _SMALL = 0.05
 
 def _prior(post: Posterior, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Location and log scale of the prior of each effect, 0 for other parameters, shapes (point, dim)."""
-    location, log_scale = in_doubles(lambda: _prior_all(Partial(post.hierarchy), post.parameters, jnp.asarray(x)))
+    location, log_scale = in_doubles(lambda: _prior_all(_hierarchy(post), post.parameters, jnp.asarray(x)))
     return np.asarray(location), np.asarray(log_scale)
 
 
 def _is_effect(post: Posterior) -> np.ndarray:
     """Which unconstrained numbers are effects, shape (dim,)."""
-    assert post.hierarchy is not None
-    with jax.enable_x64(True):
-        found = jax.eval_shape(lambda x: post.hierarchy(post.parameters(x)), jnp.asarray(post.init))
+    found = in_doubles(lambda: jax.eval_shape(_hierarchy(post), post.parameters(jnp.asarray(post.init))))
     sizes = [int(np.prod(shape)) for shape in post.parameters.shapes]
-    names = [name for name, _ in post.variables]
-    return np.repeat([name in found for name in names], sizes)
+    return np.repeat([name in found for name, _ in post.variables], sizes)
+
+
+def _hierarchy(post: Posterior) -> Partial:
+    assert post.hierarchy is not None
+    return post.hierarchy
 
 
 def _flat(hierarchy: Any, parameters: Any, x: Array) -> tuple[Array, Array]:

@@ -46,7 +46,7 @@ _SLOWEST = 8
 # Least share of the requested effective draws.
 _ENOUGH = 0.9
 # Largest share of divergent trajectories.
-_DIVERGED = 1e-4
+_DIVERGED = 1e-3
 # Least energy fraction (E-BFMI).
 _ENERGY = 0.3
 # Share of the draws in a tail, and least rate of moves from there relative to all draws.
@@ -71,9 +71,9 @@ class ChEES(BySums):
 
     From agent i: f_i and grad f_i at the positions of all chains, summed over a spanning tree of the network. All
     agents have the same chains. They start around the posterior's init. Warm-up adapts step size, trajectory length (by
-    the ChEES criterion) and scale from all chains together. After it every transition is an exact Metropolis
-    transition, so draws have no bias at any step. The certificate refuses draws of chains that seldom leave a tail, for
-    example the neck of a funnel.
+    the ChEES criterion) and scale from all chains together, and for a posterior with a `hierarchy` also how far effects
+    are centred. After it every transition is an exact Metropolis transition, so draws have no bias at any step. The
+    certificate refuses draws of chains that seldom leave a tail, for example the neck of a funnel.
 
     Not from the papers: Hoffman, Radul & Sountsov (2021), "An Adaptive-MCMC Scheme for Setting Trajectory Lengths in
     Hamiltonian Monte Carlo". The scale is of least Fisher divergence (Seyboldt, Carlson & Carpenter 2026, arXiv
@@ -221,7 +221,7 @@ class ChEES(BySums):
             lost = state.divergences - state.warmup_divergences
             diverged = lost / (count * len(states))
             # gravest errors first: draws of another distribution, then slow chains, then too few draws
-            tails = _moves_in_tails(drawn, names)
+            tails, freedom = _moves_in_tails(drawn, names), _freedom(drawn, count // _GROUP, names)
             checks = (
                 _support(drawn, names),
                 _stein(drawn, count // _GROUP, names),
@@ -229,13 +229,15 @@ class ChEES(BySums):
                 _divergences(diverged),
                 _energy_fraction(drawn),
                 tails,
-                _freedom(drawn, count // _GROUP, names),
+                freedom,
                 _effective_draws(effective, target),
                 _rhat(rhat, names),
             )
             certificate = Certificate(checks)
-            # the step is final, so more draws do not help in a tail
-            failing = not tails.holds or len(states) * target > max(effective, 1.0) * self.max_transitions
+            # the step is final, so more draws do not help in a tail, nor do they make it lighter
+            failing = (
+                not (tails.holds and freedom.holds) or len(states) * target > max(effective, 1.0) * self.max_transitions
+            )
             # failing is uncertain at first, and divergences exceed the limit for all transitions
             hopeless = (failing and len(states) >= _HOPELESS) or lost > _DIVERGED * count * self.max_transitions
             if certificate.holds or hopeless or len(states) >= self.max_transitions:
@@ -443,7 +445,7 @@ def _freedom(drawn: Chains, groups: int, names: tuple[str, ...]) -> Check:
 
 
 def _heaviness(x: np.ndarray, gradient: np.ndarray, group: np.ndarray, groups: int) -> float:
-    """b of `_freedom` from the draws of a tail, less two Monte Carlo errors, by the jackknife over groups."""
+    """The number b of `_freedom` from a tail's draws, less two Monte Carlo errors (jackknife over groups)."""
     squares = np.square(x)
     terms = x * gradient / squares, x * gradient, np.ones(x.size), x * gradient / squares**2, 1.0 / squares
     sums = np.array([np.bincount(group, term, groups) for term in terms])

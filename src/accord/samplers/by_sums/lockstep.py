@@ -274,9 +274,7 @@ def grouped(state: LockstepState, size: int, seed: int) -> LockstepState:
     return _moved(state, np.repeat([*chosen, *others[: count - len(chosen)]], size)[:chains])
 
 
-def relocated(
-    state: LockstepState, positions: np.ndarray, values: np.ndarray, gradients: np.ndarray
-) -> LockstepState:
+def relocated(state: LockstepState, positions: np.ndarray, values: np.ndarray, gradients: np.ndarray) -> LockstepState:
     """The state of the chains in other coordinates, in which they have about unit variances, after one evaluation."""
     own = begin(lambda _: (values, gradients), positions, 0)
     counts = ("transition", "calls", "warmup_calls", "divergences", "warmup_divergences", "still")
