@@ -57,9 +57,9 @@ def check_hierarchy(hierarchy: Partial, params: PyTree, transforms: Sequence[Any
         if transforms[list(shapes).index(name)] is not None:
             raise ValueError(f"hierarchy has {name}, which has a constraint: only unconstrained variables are possible")
         for what, own in zip(("location", "scale"), pair, strict=True):
-            shape = np.shape(own)
-            if np.broadcast_shapes(shape, shapes[name]) != shapes[name]:
-                raise ValueError(f"hierarchy: the {what} of {name} has shape {shape}, and {name} has {shapes[name]}")
+            shape, whole = np.shape(own), shapes[name]
+            if len(shape) > len(whole) or any(a not in (1, b) for a, b in zip(shape[::-1], whole[::-1], strict=False)):
+                raise ValueError(f"hierarchy: the {what} of {name} has shape {shape}, and {name} has {whole}")
 
 
 def check_rows_alone(log_likelihood: Partial, params: PyTree, shard: PyTree, agent: int) -> None:

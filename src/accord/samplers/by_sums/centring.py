@@ -89,7 +89,7 @@ class Centring:
         values, gradients = slopes(session, None, x)
         location, log_scale = _prior(self.post, x)
         apart = x - location
-        # the gradient of everything but the effect's own prior, which is taken as normal
+        # the gradient without the effect's own prior, as if that were normal
         score = gradients - apart * np.exp(-2.0 * log_scale)
         # robust to chains that are far away
         near = values <= np.quantile(values, _NEAR)

@@ -378,13 +378,15 @@ def _energy_fraction(drawn: Chains) -> Check:
     found = dim / (float(drawn.values.var()) + dim / 2.0)
     holds = found >= _ENERGY
     text = f"the energy fraction (E-BFMI) is {found:.2f} (at least {_ENERGY})"
-    remedy = (
-        ""
-        if holds
-        else ": chains move too slowly between narrow and wide regions; use a parametrisation in which scales do not "
-        "multiply parameters (non-centred, or centred with much data)"
-    )
+    remedy = "" if holds else f": chains move too slowly between narrow and wide regions; {_reparametrise(drawn)}"
     return Check("energy fraction", found, _ENERGY, holds, text + remedy)
+
+
+def _reparametrise(drawn: Chains) -> str:
+    """The remedy for funnels."""
+    if drawn.coordinates.post.hierarchy is None:
+        return "declare the prior of effects, as in Posterior(..., hierarchy=...), or use non-centred effects"
+    return "use a parametrisation in which scales do not multiply parameters"
 
 
 def _moves_in_tails(drawn: Chains, names: tuple[str, ...]) -> Check:
@@ -406,8 +408,8 @@ def _moves_in_tails(drawn: Chains, names: tuple[str, ...]) -> Check:
     remedy = (
         ""
         if holds
-        else ": a part of the posterior is too narrow for the step, so that this tail is too light in the draws; use "
-        "a parametrisation in which scales do not multiply parameters (non-centred, or centred with much data)"
+        else ": a part of the posterior is too narrow for the step, so that this tail is too light in the draws; "
+        f"{_reparametrise(drawn)}"
     )
     return Check("moves in tails", found, _MOVING, holds, text + remedy)
 
