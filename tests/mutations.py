@@ -29,6 +29,7 @@ class Fault(NamedTuple):
 
 LAW, PLAIN, OUTPUT = "test_law.py", "test_law.py test_limits.py", "test_output.py"
 IDENTITY = "test_identity.py"
+CENTRING, IMPORTANCE = "test_centring.py", "test_importance.py"
 LEDGER, RANGES = "test_private_study.py", "test_ranges.py"
 FAULTS = [
     # models
@@ -1142,6 +1143,16 @@ FAULTS = [
     Fault("run file, finite draws", "results/netcdf.py", "        if count:", "        if False:", OUTPUT),
     Fault("run file, digest", "results/netcdf.py", "elif tree.attrs[_DIGEST] != digest(tree):", "elif False:", OUTPUT),
     Fault("table cell that is a formula", "base/text.py", '"@", "\\t"', '"@"', OUTPUT),
+    # centred and non-centred effects of the fallback
+    Fault("centring volume", "samplers/by_sums/centring.py", "-jnp.ones_like(volume)", "0.0 * volume", CENTRING),
+    Fault("centring F", "samplers/by_sums/centring.py", "values - np.asarray(volume)", "values + 0.0", CENTRING),
+    Fault("centring depth", "samplers/by_sums/centring.py", "fori_loop(0, depth,", "fori_loop(0, 1,", CENTRING),
+    Fault("centring share", "samplers/by_sums/centring.py", "np.exp(-2.0 * log_scale)\n", "0.0\n", CENTRING),
+    Fault("effects not normal", "models/bridges/split.py", "all(normal) and", "", CENTRING),
+    Fault("degrees of freedom", "samplers/by_sums/chees.py", "_FREEDOM = 3.75", "_FREEDOM = 2.75", IMPORTANCE),
+    Fault(
+        "tail's gradient", "samplers/by_sums/chees.py", "1.0 / max(float(slope[worst]), 1e-3) - 1.0", "9.0", IMPORTANCE
+    ),
 ]
 
 

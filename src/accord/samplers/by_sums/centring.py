@@ -159,12 +159,16 @@ def _flat(hierarchy: Any, parameters: Any, x: Array) -> tuple[Array, Array]:
 
 def _moved(hierarchy: Any, parameters: Any, share: Array, y: Array) -> tuple[Array, Array]:
     """x, (dim,), and the log Jacobian determinant of the map, from y."""
-    x = y
-    # an effect's prior may depend on other effects
-    for _ in range(len(hierarchy(parameters(y)))):
-        location, log_scale = _flat(hierarchy, parameters, x)
+
+    def step(_: Any, reached: tuple[Array, Array]) -> tuple[Array, Array]:
+        location, log_scale = _flat(hierarchy, parameters, reached[0])
         x = location + jnp.exp((1.0 - share) * log_scale) * (y - share * location)
-    return x, jnp.sum((1.0 - share) * log_scale)
+        return x, jnp.sum((1.0 - share) * log_scale)
+
+    # an effect's prior may depend on other effects
+    depth = len(hierarchy(parameters(y)))
+    found: tuple[Array, Array] = jax.lax.fori_loop(0, depth, step, (y, jnp.zeros(())))
+    return found
 
 
 @compiled
