@@ -147,6 +147,19 @@ def test_a_wrong_hierarchy_costs_sums_and_not_correctness():
     assert abs(draws.mean() - mean) < 0.1 * sd and abs(draws.std() / sd - 1) < 0.1
 
 
+def test_chains_far_away_do_not_spoil_the_coordinates():
+    post, x = schools(), np.zeros((64, 10))
+    x[:, 8] = np.concatenate([[1e4, -1e4], np.linspace(-1.0, 1.0, 62)])
+    x[:, :8] = np.random.default_rng(0).standard_normal((64, 8))
+    with jax.enable_x64(True):
+        session, own = (
+            Session(Job(post, accord.Network.complete(2))),
+            Centring.none(post, Coordinates(x[9], np.eye(10))),
+        )
+        fitted, _ = own.fitted(session, own.z(x))
+    assert (fitted.share[:8] < 0.1).all() and np.abs(np.log(np.diag(fitted.place.factor)[:9])).max() < 2.0
+
+
 def test_a_hierarchy_does_not_change_importance():
     runs = [accord.sample(schools(0.1, kind), accord.Network.complete(2), Importance()) for kind in ("declared", None)]
     np.testing.assert_array_equal(*(run.average for run in runs))
@@ -158,6 +171,8 @@ def test_a_hierarchy_does_not_change_importance():
         (lambda p: {"efect": (0.0, 1.0)}, "variable in hierarchy"),
         (lambda p: {"sd": (0.0, 1.0)}, "hierarchy has sd, which has a constraint"),
         (lambda p: {"effect": (jnp.zeros(3), 1.0)}, r"the location of effect has shape \(3,\), and effect has \(2,\)"),
+        (lambda p: {"effect": (jnp.roll(p["effect"], 1), p["sd"])}, "the prior of effect depends on itself"),
+        (lambda p: {"effect": (p["b"], 1.0), "b": (p["effect"].sum(), 1.0)}, "the prior of b and of effect depends"),
         (lambda p: {"effect": p["sd"]}, "dict of pairs"),
         (lambda p: p["sd"], "dict of pairs"),
         (lambda p: {"effect": (0.0, float(p["sd"]))}, "hierarchy must be written in jax.numpy"),
@@ -167,9 +182,9 @@ def test_a_wrong_hierarchy_is_an_error_before_anything_runs(hierarchy, message):
     with pytest.raises((ValueError, TypeError), match=message):
         accord.Posterior(
             lambda p, rows: -((rows - p["effect"][0]) ** 2),
-            lambda p: -jnp.sum(p["effect"] ** 2) - p["sd"],
+            lambda p: -jnp.sum(p["effect"] ** 2) - p["sd"] - p["b"] ** 2,
             [np.ones(3)],
-            {"effect": np.zeros(2), "sd": 1.0},
+            {"effect": np.zeros(2), "sd": 1.0, "b": 0.0},
             constraints={"sd": "positive"},
             hierarchy=hierarchy,
         )

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import networkx as nx
 import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import PyTree
@@ -60,6 +61,23 @@ def check_hierarchy(hierarchy: Partial, params: PyTree, transforms: Sequence[Any
             shape, whole = np.shape(own), shapes[name]
             if len(shape) > len(whole) or any(a not in (1, b) for a, b in zip(shape[::-1], whole[::-1], strict=False)):
                 raise ValueError(f"hierarchy: the {what} of {name} has shape {shape}, and {name} has {whole}")
+    depends = nx.DiGraph((before, after) for before in found for after in _dependent(hierarchy, params, before))
+    for cycle in nx.simple_cycles(depends):
+        raise ValueError(
+            f"hierarchy: the prior of {' and of '.join(sorted(cycle))} depends on itself: split the variable, or leave "
+            "it out"
+        )
+
+
+def _dependent(hierarchy: Partial, params: PyTree, name: str) -> list[str]:
+    """The variables whose location or scale depends on a variable: they are NaN if it is."""
+    treedef: Any
+    leaves, treedef = jax.tree.flatten(params)
+    for place, (other, shape) in enumerate(variables(params)):
+        if other == name:
+            leaves[place] = np.full(shape, np.nan)
+    found = in_doubles(lambda: hierarchy(treedef.unflatten(leaves)))
+    return [other for other, pair in found.items() if any(np.isnan(np.asarray(own)).any() for own in pair)]
 
 
 def check_rows_alone(log_likelihood: Partial, params: PyTree, shard: PyTree, agent: int) -> None:

@@ -15,6 +15,7 @@ from ...base.compiler import compiled
 from ...base.widths import in_doubles
 from ...posterior import Posterior
 from ...posterior.coordinates import Coordinates
+from ...posterior.parameters import variables
 from ..session import Session
 from .evaluations import slopes
 
@@ -88,15 +89,18 @@ class Centring:
         x = self.x(z)
         values, gradients = slopes(session, None, x)
         location, log_scale = _prior(self.post, x)
-        apart = x - location
-        # the gradient without the effect's own prior, as if that were normal
-        score = gradients - apart * np.exp(-2.0 * log_scale)
         # robust to chains that are far away
-        near = values <= np.quantile(values, _NEAR)
-        apart, score = (one[near] - one[near].mean(axis=0) for one in (apart, score))
-        information = np.maximum((apart * score).sum(axis=0), 0.0) / np.maximum(np.square(apart).sum(axis=0), 1e-300)
-        relative = information * np.exp(2.0 * np.quantile(log_scale[near], _SMALL, axis=0))
-        share = np.where(_is_effect(self.post), relative / (1.0 + relative), 1.0)
+        near = (values <= np.quantile(values, _NEAR)) & np.isfinite(location + log_scale).all(axis=1)
+        if not near.any():
+            return self, (z, *self._pulled(z, values, gradients))
+        apart, small = (x - location)[near], np.quantile(log_scale[near], _SMALL, axis=0)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            # the gradient without the effect's own prior, as if that were normal
+            score = gradients[near] - apart * np.exp(-2.0 * log_scale[near])
+            apart, score = apart - apart.mean(axis=0), score - score.mean(axis=0)
+            information = np.maximum((apart * score).sum(axis=0) / np.square(apart).sum(axis=0), 0.0)
+            share = np.nan_to_num(1.0 - 1.0 / (1.0 + information * np.exp(2.0 * small)))
+        share = np.where(_is_effect(self.post), share, 1.0)
         y = Centring(self.post, share, self.place)._y(x)
         low, middle, high = np.quantile(y[near], [0.16, 0.5, 0.84], axis=0)
         own = Centring(self.post, share, Coordinates(middle, np.diag(np.maximum(high - low, 1e-12) / 2.0)))
@@ -110,7 +114,9 @@ class Centring:
 
     def _y(self, x: np.ndarray) -> np.ndarray:
         location, log_scale = _prior(self.post, x)
-        return self.share * location + np.exp((self.share - 1.0) * log_scale) * (x - location)
+        # far chains may overflow
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.share * location + np.exp((self.share - 1.0) * log_scale) * (x - location)
 
     def _pulled(self, z: np.ndarray, values: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """F and its gradient in z, with the volume of the map, from F and its gradient in x."""
@@ -148,9 +154,7 @@ def _flat(hierarchy: Any, parameters: Any, x: Array) -> tuple[Array, Array]:
     params = parameters(x)
     found = hierarchy(params)
     location, log_scale = [], []
-    paths, _ = jax.tree_util.tree_flatten_with_path(params)
-    for (path, _), shape in zip(paths, parameters.shapes, strict=True):
-        name = jax.tree_util.keystr(path, simple=True, separator=".")
+    for (name, _), shape in zip(variables(params), parameters.shapes, strict=True):
         m, s = found.get(name, (0.0, 1.0))
         location.append(jnp.broadcast_to(m, shape).ravel())
         log_scale.append(jnp.broadcast_to(jnp.log(s), shape).ravel())
