@@ -2,6 +2,7 @@
 
 import cloudpickle
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import pytensor
@@ -337,3 +338,19 @@ def test_a_hard_coded_number_of_rows_raises():
 
 def test_from_pymc_leaves_double_precision_off():
     assert not jax.config.jax_enable_x64
+
+
+def test_effects_with_a_normal_prior_are_the_hierarchy():
+    with pm.Model() as model:
+        y, group = pm.Data("y", np.zeros(4)), pm.Data("group", np.arange(4))
+        mean, sd = pm.Normal("mean", 0, 5), pm.HalfCauchy("sd", 5)
+        effect = pm.Normal("effect", mean, sd, shape=4)
+        pm.StudentT("heavy", nu=4, mu=0, sigma=sd)
+        pm.GaussianRandomWalk("walk", sigma=sd, init_dist=pm.Normal.dist(0, 1), shape=3)
+        pm.Normal("obs", effect[group], 1.0, observed=y)
+    post = accord.from_pymc(model, [{"y": np.zeros(4), "group": np.arange(4)}])
+    params = {name: jnp.asarray(value) for name, value in post._params.items()}
+    found = post.hierarchy({**params, "mean": jnp.asarray(2.0), "sd": jnp.asarray(3.0)})
+    assert set(found) == {"effect"}
+    np.testing.assert_allclose(found["effect"][0], 2.0, rtol=1e-5)
+    np.testing.assert_allclose(found["effect"][1], 3.0, rtol=1e-5)

@@ -41,8 +41,9 @@ def from_pymc(
     You build the model once, with its data in `pm.Data`, and JAX evaluates it on the data of each site. Latents without
     the dims `rows` and `local` are parameters that all sites share. Observed variables are terms of the likelihood, one
     for each row. Latents with the dim `local` belong to a site or to groups of its rows: the site integrates them out,
-    and they never leave it, see `accord.Local`. At each site, accord checks that the parts sum to the log density of
-    the model. As in PyMC's own JAX samplers, parameters of distributions are not checked.
+    and they never leave it, see `accord.Local`. Shared latents with a normal prior whose location or scale depends on
+    other latents are the `hierarchy` of the posterior. At each site, accord checks that the parts sum to the log
+    density of the model. As in PyMC's own JAX samplers, parameters of distributions are not checked.
 
     Parameters
     ----------
