@@ -435,6 +435,20 @@ def test_light_tails_have_many_degrees_of_freedom(tail):
     assert _freedom(chains_of(z, gradients=gradients), 64, ("a",)).found > 6.0
 
 
+def test_one_transition_is_refused_and_no_error():
+    with pytest.warns(UserWarning, match="one draw of each chain shows no moves"):
+        accord.sample(toy(lambda x: -jnp.sum(x**2), np.zeros(2)), RING, ChEES(max_transitions=1))
+
+
+def test_chains_move_on_a_ring():
+    """Curvature along the ring is zero, so no Newton step leads to a mode."""
+    post = toy(lambda x: -0.5 * ((jnp.sqrt(jnp.sum(x**2)) - 5.0) / 0.1) ** 2, np.array([5.0, 0.0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = accord.sample(post, RING, ChEES(max_transitions=50))
+    assert abs(np.linalg.norm(run.average, axis=2).mean() - 5.0) < 0.05
+
+
 def test_a_narrower_mode_that_the_search_found_is_not_lost_without_a_word():
     def log_density(x):
         return jnp.logaddexp(-0.5 * jnp.sum((x - 5.0) ** 2), -2.0 * jnp.sum((x + 5.0) ** 2) - 5.0 * jnp.log(0.5))

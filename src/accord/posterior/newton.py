@@ -241,6 +241,12 @@ def _rounded(x: np.ndarray, here: Expansion, most: float, names: Sequence[str]) 
     worst = int(np.argmax(sds))
     if not sds[worst] > most:
         return ""
+    if width == np.float64:
+        return (
+            f"the potential along {names[worst]} is so narrow near {x[worst]:.6g} that float64 numbers are "
+            f"{sds[worst]:.2g} standard deviations apart. It may have no lower bound, as when the scale of a hierarchy "
+            "goes to 0"
+        )
     return (
         f"{width} numbers near {names[worst]} = {x[worst]:.6g} are {sds[worst]:.2g} posterior standard deviations "
         'apart. Shift the data towards zero, or use double precision: jax.config.update("jax_enable_x64", True)'

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import networkx as nx
 import numpy as np
+from jax.extend.core import Literal
 from jax.tree_util import Partial
 from jaxtyping import PyTree
 
@@ -48,11 +49,25 @@ def check_prior(log_prior: Partial, params: PyTree) -> None:
 
 def check_hierarchy(hierarchy: Partial, params: PyTree, transforms: Sequence[Any]) -> None:
     """Raise `ValueError` unless `hierarchy` returns locations and scales of unconstrained variables."""
-    found = returned("hierarchy", hierarchy, params)
     shapes = dict(variables(params))
-    if not isinstance(found, Mapping) or not all(isinstance(own, tuple) and len(own) == 2 for own in found.values()):
+    try:
+        found = in_doubles(lambda: jax.jit(hierarchy)(params))
+    except jax.errors.JAXTypeError:
+        returned("hierarchy", hierarchy, params)
+        raise
+    except TypeError as error:
+        raise ValueError(f"hierarchy must return a dict of pairs (location, scale): {error}") from error
+    if not isinstance(found, Mapping):
         raise ValueError(f"hierarchy must return a dict of pairs (location, scale), found {type(found).__name__}")
     for name, pair in found.items():
+        if (
+            not isinstance(pair, tuple)
+            or len(pair) != 2
+            or not all(np.asarray(own).dtype.kind in "fiu" for own in pair)
+        ):
+            raise ValueError(
+                f"hierarchy must return a dict of pairs (location, scale), found {type(pair).__name__} for {name}"
+            )
         if name not in shapes:
             raise unknown_name_error("variable in hierarchy", name, list(shapes))
         if transforms[list(shapes).index(name)] is not None:
@@ -61,7 +76,13 @@ def check_hierarchy(hierarchy: Partial, params: PyTree, transforms: Sequence[Any
             shape, whole = np.shape(own), shapes[name]
             if len(shape) > len(whole) or any(a not in (1, b) for a, b in zip(shape[::-1], whole[::-1], strict=False)):
                 raise ValueError(f"hierarchy: the {what} of {name} has shape {shape}, and {name} has {whole}")
-    depends = nx.DiGraph((before, after) for before in found for after in _dependent(hierarchy, params, before))
+            if not np.isfinite(own).all() or (what == "scale" and not (np.asarray(own) > 0.0).all()):
+                least = "" if what == "location" else " and positive"
+                raise ValueError(
+                    f"hierarchy: the {what} of {name} must be finite{least}, found "
+                    f"{np.array2string(np.asarray(own), threshold=5)} at init"
+                )
+    depends = nx.DiGraph(_dependencies(hierarchy, params, list(found)))
     for cycle in nx.simple_cycles(depends):
         raise ValueError(
             f"hierarchy: the prior of {' and of '.join(sorted(cycle))} depends on itself: split the variable, or leave "
@@ -69,15 +90,16 @@ def check_hierarchy(hierarchy: Partial, params: PyTree, transforms: Sequence[Any
         )
 
 
-def _dependent(hierarchy: Partial, params: PyTree, name: str) -> list[str]:
-    """The variables whose location or scale depends on a variable: they are NaN if it is."""
-    treedef: Any
-    leaves, treedef = jax.tree.flatten(params)
-    for place, (other, shape) in enumerate(variables(params)):
-        if other == name:
-            leaves[place] = np.full(shape, np.nan)
-    found = in_doubles(lambda: hierarchy(treedef.unflatten(leaves)))
-    return [other for other, pair in found.items() if any(np.isnan(np.asarray(own)).any() for own in pair)]
+def _dependencies(hierarchy: Partial, params: PyTree, effects: Sequence[str]) -> set[tuple[str, str]]:
+    """Pairs of effects of which the second one's location or scale depends on the first one."""
+    program = in_doubles(lambda: jax.make_jaxpr(lambda own: [hierarchy(own)[k] for k in effects])(params)).jaxpr
+    sources = {var: {name} for var, (name, _) in zip(program.invars, variables(params), strict=True)}
+    for equation in program.eqns:
+        known = [sources.get(var, set()) for var in equation.invars if not isinstance(var, Literal)]
+        sources |= dict.fromkeys(equation.outvars, set().union(*known))
+    ends = zip(np.repeat(effects, 2), program.outvars, strict=True)
+    found = {(str(k), before) for k, var in ends if not isinstance(var, Literal) for before in sources.get(var, set())}
+    return {(before, k) for k, before in found if before in effects}
 
 
 def check_rows_alone(log_likelihood: Partial, params: PyTree, shard: PyTree, agent: int) -> None:

@@ -35,9 +35,9 @@ def from_numpyro(
     accord runs the model on the data of each site and splits its log density. Latents outside of the plates `rows` and
     `local` are parameters that all sites share, with NumPyro's transforms. Observed sites of the model are terms of the
     likelihood, one for each row. Latents in the plate `local` belong to a site or to groups of its rows: the site
-    integrates them out, and they never leave it, see `accord.Local`. Shared latents with a normal prior whose location or
-    scale depends on other latents are the `hierarchy` of the posterior. At each site, accord checks that the parts sum
-    to the log density of the model.
+    integrates them out, and they never leave it, see `accord.Local`. Shared latents with a normal prior whose location
+    or scale depends on other latents are the `hierarchy` of the posterior. At each site, accord checks that the parts
+    sum to the log density of the model.
 
     Parameters
     ----------

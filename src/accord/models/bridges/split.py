@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -199,40 +200,43 @@ class Hierarchy:
         """Find the effects of a model, from its prior at random latents."""
         from numpyro.distributions import constraints
 
-        with jax.enable_x64(True):
-            # no local latents, and one row
-            seen = [split._drawn(seed, Size(1, 1)) for seed in (0, 1)]
-            real = [
-                name for name in split.names(local=False) if split.program.latents[name].support is constraints.real
-            ]
-            return cls(split, tuple(name for name in real if cls(split, (name,))._is_effect(name, seen)))
+        names = split.names(local=False)
+        real = [name for name in names if split.program.latents[name].support is constraints.real]
+        with jax.enable_x64(True), warnings.catch_warnings():
+            # about the made-up row
+            warnings.simplefilter("ignore")
+            one, other = ({k: split._drawn(seed, Size(1, 1))[k] for k in names} for seed in (0, 1))
+            shapes = jax.eval_shape(lambda own: {name: cls._terms(split, name, own, own[name]) for name in real}, one)
+            every = cls(split, tuple(name for name in real if shapes[name].shape == one[name].shape))
+            prior = jax.jit(every._at)
+            here, elsewhere, changed = prior(one, 0.0), prior(one, 1.0), prior(other, 0.0)
+        # normal, with a location or scale that depends on other latents
+        found = [k for k in every.names if _alike(here[k], elsewhere[k]) and not _alike(here[k], changed[k])]
+        return cls(split, tuple(found))
 
     def __call__(self, params: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
         """Location and scale of the prior of each effect."""
-        return {name: self._prior(name, params, 0.0) for name in self.names}
+        return self._at(params, 0.0)
 
-    def _prior(self, name: str, params: Mapping[str, Array], at: float) -> tuple[Array, Array]:
-        """Location and scale of the normal whose log density has the derivatives of the prior's at a value."""
+    def _at(self, params: Mapping[str, Array], at: Any) -> dict[str, tuple[Array, Array]]:
+        """The same if the log density of each prior has the derivatives of a normal's at a value."""
+        return {name: self._prior(name, params, at) for name in self.names}
+
+    def _prior(self, name: str, params: Mapping[str, Array], at: Any) -> tuple[Array, Array]:
         x = jnp.full_like(params[name], at)
-        slope, curvature = jax.jvp(jax.grad(lambda own: jnp.sum(self._terms(name, params, own))), (x,), (x * 0 + 1,))
+        slopes = jax.grad(lambda own: jnp.sum(self._terms(self.split, name, params, own)))
+        slope, curvature = jax.jvp(slopes, (x,), (jnp.ones_like(x),))
         return x - slope / curvature, (-curvature) ** -0.5
 
-    def _terms(self, name: str, params: Mapping[str, Array], own: Array) -> Array:
-        split = self.split
+    @staticmethod
+    def _terms(split: Split, name: str, params: Mapping[str, Array], own: Array) -> Array:
+        """The log densities of a latent's prior."""
         values = {**params, **split._latents_of_one(), name: own}
         return split.program.densities(split.layout.dummy(), values).latents[name]
 
-    def _is_effect(self, name: str, seen: Sequence[Mapping[str, Array]]) -> bool:
-        """Whether the prior of each number is normal, with a location or scale that depends on other latents."""
-        shared = [{k: one[k] for k in self.split.names(local=False)} for one in seen]
-        if any(self._terms(name, one, one[name]).shape != np.shape(one[name]) for one in shared):
-            return False
-        here, elsewhere, other = (self._prior(name, shared[k], at) for k, at in ((0, 0.0), (0, 1.0), (1, 0.0)))
-        normal, depends = (
-            [np.allclose(a, b, rtol=1e-6, atol=1e-9) for a, b in zip(here, one, strict=True)]
-            for one in (elsewhere, other)
-        )
-        return all(normal) and not all(depends)
+
+def _alike(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:
+    return all(np.allclose(a, b, rtol=1e-6, atol=1e-9) for a, b in zip(one, other, strict=True))
 
 
 @dataclass(frozen=True)

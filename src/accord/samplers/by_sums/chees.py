@@ -39,8 +39,8 @@ _HOPELESS = 64
 _CENTRED_AT = (4 / 16, 7 / 16, 10 / 16)
 # One of this number of groups may start at other positions than the chains of warm-up.
 _OTHERS = 8
-# Largest nested R-hat.
-_RHAT = 1.01
+# Largest nested R-hat, and least one of chains that have not met.
+_RHAT, _NEVER_MET = 1.01, 2.0
 # Features whose effective draws are counted, those with the largest nested R-hat.
 _SLOWEST = 8
 # Least share of the requested effective draws.
@@ -212,10 +212,10 @@ class ChEES(BySums):
                     raise
                 return _stacked(states, coordinates)._replace(certificate=interrupted("chains"))
             drawn = _stacked(states, coordinates)
-            # squares too, as standard deviations need more draws than means if tails mix slowly
-            features = np.concatenate(
-                [drawn.positions, np.square(drawn.positions - drawn.positions.mean((0, 1)))], axis=2
-            )
+            # squares too, as standard deviations need more draws than means if tails mix slowly; F changes most
+            # between narrow and wide regions
+            squares = np.square(drawn.positions - drawn.positions.mean((0, 1)))
+            features = np.concatenate([drawn.positions, squares, drawn.values[:, :, None]], axis=2)
             rhat = nested_rhat(features, count // _GROUP)
             effective = _effective(features, rhat)
             lost = state.divergences - state.warmup_divergences
@@ -233,7 +233,8 @@ class ChEES(BySums):
                 _effective_draws(effective, target),
                 _rhat(rhat, names),
             )
-            certificate = Certificate(checks)
+            # other messages mislead if the chains have not met
+            certificate = Certificate(checks if checks[-1].found < _NEVER_MET else (checks[-1], *checks[:-1]))
             # the step is final, so more draws do not help in a tail, nor do they make it lighter
             failing = (
                 not (tails.holds and freedom.holds) or len(states) * target > max(effective, 1.0) * self.max_transitions
@@ -332,8 +333,8 @@ def _effective(features: np.ndarray, rhat: np.ndarray) -> float:
 def _effective_draws(effective: float, target: int) -> Check:
     holds = effective >= _ENOUGH * target
     text = (
-        f"{effective:,.0f} effective draws (at least {_ENOUGH * target:,.0f} needed), the least over all coordinates "
-        "and their squares"
+        f"{effective:,.0f} effective draws (at least {_ENOUGH * target:,.0f} needed), the least over all coordinates, "
+        "their squares and the log density"
     )
     remedy = "" if holds else ": try another parametrisation, or many more max_transitions"
     return Check("effective draws", effective, _ENOUGH * target, holds, text + remedy)
@@ -341,11 +342,14 @@ def _effective_draws(effective: float, target: int) -> Check:
 
 def _rhat(found: np.ndarray, names: tuple[str, ...]) -> Check:
     worst = int(np.nanargmax(found))
-    of, worst = ("the square of " if worst >= len(names) else ""), worst % len(names)
+    which, worst = worst // len(names), worst % len(names)
+    of = ("", "the square of ")[which % 2] + f"coordinate {worst} ({names[worst]})" if which < 2 else "the log density"
     most = float(np.nanmax(found))
     holds = most <= _RHAT
-    text = f"largest nested R-hat is {most:.3f} (at most {_RHAT}), for {of}coordinate {worst} ({names[worst]})"
+    text = f"largest nested R-hat is {most:.3f} (at most {_RHAT}), for {of}"
     remedy = "" if holds else ": the chains still depend on their starts, use more warmup"
+    if most > _NEVER_MET:
+        remedy = ": the chains have not met, give an init nearer to the posterior, or shift and scale the data"
     return Check("nested R-hat", most, _RHAT, holds, text + remedy)
 
 
@@ -395,6 +399,8 @@ def _moves_in_tails(drawn: Chains, names: tuple[str, ...]) -> Check:
     A chain that enters a region too narrow for the step, such as the neck of a funnel, rejects its next proposals. By
     reversibility chains then hardly enter this region, and what lies beyond is missing in the draws.
     """
+    if drawn.positions.shape[1] == 1:
+        return Check("moves in tails", 0.0, _MOVING, False, "one draw of each chain shows no moves")
     moved = (drawn.positions[:, 1:] != drawn.positions[:, :-1]).any(axis=2).ravel()
     before = drawn.positions[:, :-1].reshape(-1, len(names))
     rates = [min(moved[tail].mean() for tail in _tails(column)) for column in before.T]

@@ -17,6 +17,8 @@ from .mode_search import other_modes, probe
 
 # Most other positions at which groups of chains start.
 _MOST_OTHERS = 8
+# Least curvature of a mode, relative to its largest one.
+_FLAT = 1e-12
 
 
 class Start(NamedTuple):
@@ -68,7 +70,10 @@ def _around(x: np.ndarray, here: Expansion) -> Coordinates:
 def _is_mode(session: Session, x: np.ndarray) -> bool:
     """Whether F has a minimum at or near x."""
     here = expand(session, x)
-    if not here.finite or np.linalg.eigvalsh(here.hessian)[0] <= 0.0:
+    if not here.finite:
+        return False
+    curvatures = np.linalg.eigvalsh(here.hessian)
+    if curvatures[0] <= _FLAT * curvatures[-1]:
         return False
     return bool(here.gradient @ np.linalg.solve(here.hessian, here.gradient) < 1.0)
 
