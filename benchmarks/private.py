@@ -1,6 +1,6 @@
 """Coverage and width of intervals under differential privacy, for simulated regressions.
 
-python benchmarks/private.py               # the table of docs/privacy.md, 1,000 studies each, about 40 minutes of one core
+python benchmarks/private.py               # the table of docs/privacy.md, 1,000 studies each, 40 minutes of one core
 python benchmarks/private.py 200 corr      # 200 studies each with correlated columns
 python benchmarks/private.py 200 linear    # linear regressions: coefficients, then the residual sd
 python benchmarks/private.py 200 student   # the same with residuals of Student's t with 4 degrees of freedom
