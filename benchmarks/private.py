@@ -1,6 +1,6 @@
 """Coverage and width of intervals under differential privacy, for simulated regressions.
 
-python benchmarks/private.py               # the table of docs/privacy.md, 1,000 studies each, about 40 minutes
+python benchmarks/private.py               # the table of docs/privacy.md, 1,000 studies each, 40 minutes of one core
 python benchmarks/private.py 200 corr      # 200 studies each with correlated columns
 python benchmarks/private.py 200 linear    # linear regressions: coefficients, then the residual sd
 python benchmarks/private.py 200 student   # the same with residuals of Student's t with 4 degrees of freedom
@@ -19,7 +19,10 @@ python benchmarks/private.py 200 tails     # regressions with Student's t with 4
 
 from __future__ import annotations
 
+import os
 import sys
+from functools import partial
+from multiprocessing import get_context
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +35,7 @@ from accord.samplers.by_sums.evaluations import raised
 from accord.samplers.by_sums.private_families import OTHERS, FamilyScores
 from accord.samplers.by_sums.private_linear import Linear, answers
 from accord.samplers.by_sums.private_logistic import Logistic
-from accord.samplers.by_sums.private_model import Budget, Release, likely, strength
+from accord.samplers.by_sums.private_model import Budget, Covered, Release, likely, strength
 
 SIZES = [(1_000, 5), (5_000, 5), (20_000, 5), (1_000, 15), (5_000, 15), (20_000, 15)]
 EPSILONS = (0.5, 1.0, 3.0)
@@ -177,14 +180,9 @@ def of_family(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tu
             # the mean has a log link still
             y, truth[0] = y * (random.random(rows) > 0.2), truth[0] + np.log(0.8)
         truth = np.append(truth, [np.log(other)] if other else [])
-
-        def log_density(at: jax.Array) -> jax.Array:
-            here = dict(zip(own, jnp.exp(at[dim:]), strict=True))
-            return family.log_density(here, x @ at[:dim], {"y": y}).sum()
-
-        mode, slopes = truth, jax.jit(lambda at: (jax.grad(log_density)(at), jax.hessian(log_density)(at)))
+        mode = truth
         for _ in range(6):
-            gradient, hessian = map(np.asarray, slopes(mode))
+            gradient, hessian = map(np.asarray, slopes(design, mode, x, y))
             mode = mode - np.linalg.solve(hessian, gradient)
     origin, unit, *log_other = model.origin
     scales, count = np.append(np.full(dim, unit), np.ones(len(log_other))), len(truth)
@@ -209,6 +207,18 @@ def of_family(budget: Budget, rows: int, dim: int, design: str, seed: int) -> tu
     )
 
 
+@partial(jax.jit, static_argnums=0)
+def slopes(design: str, at: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The gradient and the Hessian of the log likelihood of a family, without noise."""
+    family, dim = FAMILIES[design][0], x.shape[1]
+
+    def log_density(at: jax.Array) -> jax.Array:
+        own = {OTHERS[family.name][0]: jnp.exp(at[dim])} if len(at) > dim else {}
+        return family.log_density(own, x @ at[:dim], {"y": y}).sum()
+
+    return jax.grad(log_density)(at), jax.hessian(log_density)(at)
+
+
 def linear_fit(hessian: np.ndarray, gradient: np.ndarray, square: float, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Least squares coefficients and log residual sd, and their sds."""
     fit, free = np.linalg.solve(hessian, gradient), rows - len(gradient)
@@ -228,33 +238,47 @@ def main(studies: int = 1_000, design: str = "uniform", cells: str = "") -> None
     model, study = (Linear(all_count=design != "unfit"), linear) if design in LINEAR else (Logistic(), logistic)
     if design in FAMILIES:
         model, study = FamilyScores(*FAMILIES[design][:2]), of_family
+    has_other = design in LINEAR or FAMILIES.get(design, (None,))[-1] is not None
     print(
-        "| rows, parameters | epsilon | coverage | width | without noise | noise ignored | noise of H | simulated | "
-        "checks hold |"
+        "| rows, parameters | epsilon | coverage | of the intercept | width | without noise | noise ignored | "
+        "noise of H | simulated | checks hold |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| --- " * 10 + "|")
     every = [(rows, dim, epsilon) for rows, dim in SIZES for epsilon in EPSILONS]
     chosen = [cell.split("/") for cell in cells.split(",") if cell]
-    for rows, dim, epsilon in [(int(rows), int(dim), float(eps)) for rows, dim, eps in chosen] or every:
-        budget = Budget(strength(epsilon, DELTA), 1.0)
-        each = [study(budget, rows, dim, design, seed) for seed in range(studies)]
-        covered, width, without, ignored, noise, holds = (np.array(numbers) for numbers in zip(*each, strict=True))
-        before = likely(model, budget, rows, tuple(map(tuple, (np.eye(covered.shape[1]) / PRIOR**2).tolist())))
-        verdict = f"{before.share:.2f}" + ("" if before.is_enough else ", refused")
-        # coefficients, and another parameter
-        parts = [slice(0, dim)] + [slice(dim, None)] * (covered.shape[1] > dim)
+    # each process has one thread
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+    with get_context("spawn").Pool() as pool:
+        started = []
+        for rows, dim, epsilon in [(int(rows), int(dim), float(eps)) for rows, dim, eps in chosen] or every:
+            budget, count = Budget(strength(epsilon, DELTA), 1.0), dim + has_other
+            precision = tuple(map(tuple, (np.eye(count) / PRIOR**2).tolist()))
+            before = pool.apply_async(likely, (model, budget, rows, precision))
+            started.append(
+                (rows, dim, epsilon, before, pool.map_async(partial(study, budget, rows, dim, design), range(studies)))
+            )
+        for rows, dim, epsilon, before, each in started:
+            show(f"{rows:,}, {dim} | {epsilon:g}", dim, before.get(), each.get())
 
-        def shown(numbers: np.ndarray, digits: int, parts=parts) -> str:
-            return " / ".join(f"{numbers[:, part].mean():.{digits}f}" for part in parts)
 
-        errors = " / ".join(f"{covered[:, part].mean(axis=1).std() / studies**0.5:.3f}" for part in parts)
-        widths = " / ".join(f"{np.median(width[:, part].mean(axis=1)):.2f}" for part in parts)
-        print(
-            f"| {rows:,}, {dim} | {epsilon:g} | {shown(covered, 3)} +- {errors} | "
-            f"{widths} | {shown(without, 2)} | {shown(ignored, 2)} | {np.median(noise):.2f} | {verdict} | "
-            f"{holds.mean():.0%} |",
-            flush=True,
-        )
+def show(cell: str, dim: int, before: Covered, each: list[tuple[np.ndarray, ...]]) -> None:
+    """Print a line of the table: the forecast and all studies of a cell."""
+    covered, width, without, ignored, noise, holds = (np.array(numbers) for numbers in zip(*each, strict=True))
+    # coefficients, and another parameter
+    parts = [slice(0, dim)] + [slice(dim, None)] * (covered.shape[1] > dim)
+
+    def shown(numbers: np.ndarray, digits: int, parts: list[slice] = parts) -> str:
+        return " / ".join(f"{numbers[:, part].mean():.{digits}f}" for part in parts)
+
+    errors = " / ".join(f"{covered[:, part].mean(axis=1).std() / len(each) ** 0.5:.3f}" for part in parts)
+    widths = " / ".join(f"{np.median(width[:, part].mean(axis=1)):.2f}" for part in parts)
+    verdict = f"{before.share:.2f}" + ("" if before.is_enough else ", refused")
+    print(
+        f"| {cell} | {shown(covered, 3)} +- {errors} | {shown(covered, 3, [slice(0, 1)])} | {widths} | "
+        f"{shown(without, 2)} | {shown(ignored, 2)} | {np.median(noise):.2f} | {verdict} | {holds.mean():.0%} |",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -987,6 +987,13 @@ FAULTS = [
         "test_private.py",
     ),
     Fault(
+        "private, covariance of scores",
+        "samplers/by_sums/private_families.py",
+        "covariance = root @",
+        "covariance = 1.1 * root @",
+        "test_private.py",
+    ),
+    Fault(
         "private, centres of scores",
         "samplers/by_sums/private_families.py",
         "scores - centre, 0.0",

@@ -723,6 +723,25 @@ def test_without_noise_a_poisson_regression_only_loses_by_clipped_residuals(brie
     assert (np.abs(run.average.mean(axis=(0, 1)) - exact.average.mean(axis=(0, 1))) < sd).all()
 
 
+def test_the_noise_of_a_gradient_has_the_covariance_of_clipped_scores():
+    model, random = FamilyScores(families.Poisson(), (0.0, 20.0)), np.random.default_rng(0)
+    x, position = random.uniform(-1.0, 1.0, (300, 3)), np.array([-0.5, 1.0, -0.7])
+    x[:, 0] = 1.0
+    step = model.step(position, 1.0, [])._replace(of_gradient=0.0, of_hessian=0.0)
+    mean = np.exp(model.origin[0] + x @ position)
+    release = Release.of(position, step, model.answers(x, np.rint(mean), random)(position, step))
+    units = model.units(release)
+    covariance = model._bend(x, release._replace(position=position * units))(position * units)[2]
+    root = np.linalg.cholesky(release.hessian)
+    weight, centre, _, _ = step.law.at(np, x @ position)
+    counts = np.arange(60.0)[:, None]
+    mass = stats.poisson.pmf(counts, mean)
+    clipped = np.clip((np.minimum(counts, 20.0) - mean) / step.law.unit - centre.T, -1.0, 1.0)
+    variance = np.sum(mass * clipped**2, axis=0) - np.sum(mass * clipped, axis=0) ** 2
+    exact = (x * (weight**2 * variance)[:, None]).T @ x
+    np.testing.assert_allclose(root @ covariance @ root.T, exact, rtol=1e-3, atol=1e-4 * np.trace(exact))
+
+
 def poisson_intervals(studies, count, dim, epsilon, mean, ends, louder=1.0):
     """Whether intervals of 90% cover, (study, parameter), for columns between -1 and 1."""
     model, budget, inside = FamilyScores(families.Poisson(), ends), Budget(strength(epsilon, 1e-6), 1.0), []

@@ -119,6 +119,8 @@ def test_wrong_calls_raise():
         model(table(0), formula="died ~ age + (1 | ward)")
     with pytest.raises(ValueError, match=r"a factor in C\(age\), so it needs levels"):
         model(table(0), formula="died ~ C(age)")
+    with pytest.raises(ValueError, match=r"scale\(ward\) needs .* ranges: write its lowest and its highest number"):
+        model(table(0), formula="died ~ scale(ward)")
     with pytest.raises(ValueError, match="cannot have an offset"):
         model(table(0), formula="died ~ age + offset(dose)")
     with pytest.raises(ValueError, match="no weights"):

@@ -333,7 +333,9 @@ def glm_within(
         try:
             built({})
         except ValueError as error:
-            raise type(error)(str(error).replace(f"of site {MADE_UP!r}", "that the declared ranges allow")) from None
+            text = str(error).replace(f"of site {MADE_UP!r}", "that the declared ranges allow")
+            in_numbers = "holds text in ranges: write its lowest and its highest number without quotation marks, or"
+            raise type(error)(text.replace("holds text: write", in_numbers)) from None
         # no row may stop the others, nor show itself by an error
         here = {site: _without_errors(site, own, built) for site, own in here.items()}
         post = built({site: own.columns for site, own in here.items()})

@@ -441,7 +441,12 @@ def _columns_as_declared(
     ratio = np.where(is_even, (square - mean**2 - _SURE * noise * parts) / two_values, 0.0)
     most, name = float(np.maximum(ratio, 0.0).max()), names[int(np.argmax(ratio))]
     text = f"the variance of {name} is at least about {most:.0%} of that of two values at the ends of its range"
-    remedy = ": declare a wider range, or levels for a column of two values" if most > _ENDS else ""
+    remedy = (
+        ": declare a wider range. If the column has two values, declare them as levels, or 0 and 1 as whole numbers, "
+        "(0, 1) in place of (0.0, 1.0)"
+        if most > _ENDS
+        else ""
+    )
     return *checks, Check("ends", most, _ENDS, most <= _ENDS, f"{text} (limit {_ENDS:.0%}){remedy}")
 
 

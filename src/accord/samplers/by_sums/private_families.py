@@ -49,7 +49,7 @@ from .private_model import Answer, Components, Release, Step, parts_of
 OTHERS = {"gamma": ("shape", 1.0), "negative_binomial": ("concentration", 1.0), "beta": ("precision", 2.0)}
 OTHERS |= {"student": ("sigma", 0.2)}
 # Share of the privacy budget for each step. The first steps find the position of the last one.
-SHARES = (0.25, 0.15, 0.6)
+SHARES = (0.2, 0.25, 0.55)
 # Largest norm of a score.
 _CUT = 1.0
 # Weight of the other parameter in the norm of a score.
@@ -196,6 +196,11 @@ def _on_grid(
     log_density, scores = _scores(_density(family), origin, jnp.repeat(predictor, y.shape[1]), other, y.ravel())
     mass = jax.nn.softmax(log_density.reshape(y.shape) + log_width, axis=1)
     return mass, scores.reshape(*mass.shape, -1)
+
+
+@partial(jax.jit, static_argnums=0)
+def _mass(*arguments: Any) -> Float[Array, "row y"]:
+    return _on_grid(*arguments)[0]
 
 
 @of_rows
@@ -420,7 +425,7 @@ class FamilyScores(Gradients):
         text = f"log({name}) is {self.origin[2] + other:.2g} +- {sd:.2g}"
         remedy = "" if known else ": use more rows, or a family with fewer parameters"
         predictor, at, _ = self._at(self._few(releases[0]), found.centre)
-        mass, _ = self._scores_at(predictor, at)
+        mass = self._mass_at(predictor, at)
         y, _ = self._grid(predictor, at)
         outside = float(np.sum(mass * ((y < self.ends[0]) | (y > self.ends[1]))) / len(y))
         fits = outside <= _OUTSIDE
@@ -445,7 +450,7 @@ class FamilyScores(Gradients):
             return float(weight**power @ np.sum(mass * of.T, axis=1)) / len(weight)
 
         draws = found.draws(_DRAWN, generator(0, "draws"))
-        changes = [mean(self._scores_at(*self._at(columns, draw)[:2])[0], each) for draw in draws]
+        changes = [mean(self._mass_at(*self._at(columns, draw)[:2]), each) for draw in draws]
         usual = mean(mass, np.clip(residuals, -law.far(np), law.far(np)) ** 2)
         counted = rows * float(np.clip(self.moments(releases[0], rows)[0, 0], 1.0 / rows, 1.0))
         ratio = 1.0 + (float(last.fit[0]) / counted - float(np.mean(changes))) / usual
@@ -489,11 +494,16 @@ class FamilyScores(Gradients):
 
     def _scores_at(self, predictor: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Probabilities of a grid of responses, and their scores if clipped to the range."""
-        (y, log_width), origin = self._grid(predictor, other), self.origin
+        y, log_width = self._grid(predictor, other)
         with jax.enable_x64(True):
-            mass, _ = _on_grid(self.family, origin, predictor, other, y, log_width)
-            _, scores = _on_grid(self.family, origin, predictor, other, np.clip(y, *self.ends), log_width)
-            return np.asarray(mass), np.asarray(scores)
+            clipped = np.clip(y, *self.ends)
+            _, scores = _on_grid(self.family, self.origin, predictor, other, clipped, log_width)
+            return self._mass_at(predictor, other), np.asarray(scores)
+
+    def _mass_at(self, predictor: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Probabilities of a grid of responses."""
+        with jax.enable_x64(True):
+            return np.asarray(_mass(self.family, self.origin, predictor, other, *self._grid(predictor, other)))
 
     def _law(self, position: np.ndarray, releases: Sequence[Release]) -> Law:
         """The law of scores at a position, for artificial columns with the moments of the first release."""
@@ -542,17 +552,17 @@ class FamilyScores(Gradients):
         begin = np.einsum("ry,ryi->ri", mass, clipped)
         hessian = _summed(placed, weight[:, None, None] * np.einsum("ry,ryi,ryj->rij", mass, clipped, off))
         inverse, (y, log_width) = np.linalg.inv(hessian + ridge(hessian)), self._grid(predictor, other)
+        root = np.linalg.inv(np.linalg.cholesky(hessian + ridge(hessian)))
 
-        def bend(to: np.ndarray) -> tuple[np.ndarray, np.ndarray, float | np.ndarray]:
+        def bend(to: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             predictor, other, _ = self._at(columns, to / units)
             with jax.enable_x64(True):
                 moments = _moments(self.family, self.origin, predictor, other, y, log_width, clipped)
             expected, slope, variance = map(np.asarray, moments)
             gradient = np.einsum("r,rai,ri->a", weight, placed, expected - begin)
             there = _summed(placed, weight[:, None, None] * slope / law.unit)
-            spread = np.diagonal(_summed(placed, weight[:, None, None] ** 2 * variance))
-            share = np.sqrt(np.maximum(spread, 0.0) / np.diagonal(hessian + ridge(hessian)))
-            return inverse @ (there + ridge(hessian)), inverse @ gradient, np.outer(share, share)
+            covariance = root @ _summed(placed, weight[:, None, None] ** 2 * variance) @ root.T
+            return inverse @ (there + ridge(hessian)), inverse @ gradient, covariance
 
         return bend
 

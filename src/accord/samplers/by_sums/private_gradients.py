@@ -39,9 +39,9 @@ _UNLIKE, _SURE = 0.3, 1.5
 # Noise of this difference above which the check sees nothing.
 _BLIND = 3.0
 
-# At a position: Hessian, change of the expected gradient, and mean eigenvalue of the gradient's covariance, or a factor
-# for each of its numbers. All are relative to the Hessian at the release.
-Bend = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, float | np.ndarray]]
+# At a position: Hessian, change of the expected gradient, and covariance of the gradient. All are relative to the
+# Hessian H at the release: H times the first two, and the covariance between two Cholesky factors of H.
+Bend = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 class Gradients(ABC):
@@ -88,10 +88,11 @@ class Gradients(ABC):
         position = each @ [one.position for one in used] / each.sum()
         gradient = each @ [one.gradient for one in used] / each.sum()
         bend = self._bend(self._artificial(releases[0]), last._replace(position=position))
-        at, before = position, None
+        roots, at, before = np.linalg.cholesky(hessians), position, None
         for _ in range(self.bends):
-            slope, expected, share = bend(at)
-            slopes, noise = hessians @ slope, share * hessians + np.eye(dim) / each.sum()
+            slope, expected, covariance = bend(at)
+            slopes = hessians @ slope
+            noise = roots @ covariance @ np.swapaxes(roots, 1, 2) + np.eye(dim) / each.sum()
             weighted = np.linalg.solve(noise, slopes)
             covariance = np.linalg.inv(np.swapaxes(weighted, 1, 2) @ slopes + precision)
             # of a log likelihood that is quadratic: the gradient at 0

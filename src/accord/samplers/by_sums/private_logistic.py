@@ -112,12 +112,12 @@ class Logistic(Gradients):
         begin = columns @ last.position
         hessian = (columns * _weight(begin)[:, None]).T @ columns
 
-        def bend(to: np.ndarray) -> tuple[np.ndarray, np.ndarray, float | np.ndarray]:
+        def bend(to: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             change = to - last.position
             on_the_way = _weight(begin + (nodes[:, None] + 1.0) / 2.0 * (columns @ change))
             mean = (columns * (weights / 2.0 @ on_the_way)[:, None]).T @ columns
             slope = np.linalg.solve(hessian + ridge(mean), mean + ridge(mean))
-            return slope, slope @ change, 1.0
+            return slope, slope @ change, np.eye(len(to))
 
         return bend
 
