@@ -1155,7 +1155,7 @@ FAULTS = [
     Fault("centring F", "samplers/by_sums/centring.py", "values - np.asarray(volume)", "values + 0.0", CENTRING),
     Fault("centring depth", "samplers/by_sums/centring.py", "fori_loop(0, depth,", "fori_loop(0, 1,", CENTRING),
     Fault("centring share", "samplers/by_sums/centring.py", "np.exp(-2.0 * log_scale[near])", "0.0", CENTRING),
-    Fault("effects not normal", "models/bridges/split.py", "all(normal) and", "", CENTRING),
+    Fault("effects not normal", "models/bridges/split.py", "_alike(here[k], elsewhere[k]) and", "", CENTRING),
     Fault("degrees of freedom", "samplers/by_sums/chees.py", "_FREEDOM = 3.75", "_FREEDOM = 2.75", IMPORTANCE),
     Fault(
         "tail's gradient", "samplers/by_sums/chees.py", "1.0 / max(float(slope[worst]), 1e-3) - 1.0", "9.0", IMPORTANCE

@@ -53,6 +53,10 @@ _ENERGY = 0.3
 _TAIL, _MOVING = 0.01, 0.33
 # Least degrees of freedom of tails. Below 4, standard deviations of draws have no Monte Carlo error.
 _FREEDOM = 3.75
+# Share of the draws in the tail beyond that tail.
+_FURTHER = 0.003
+# Probability that the heaviest of all tails seems too heavy by chance alone.
+_HEAVY = 0.1
 # Largest weight of earlier points in regions that no chain visited.
 _UNVISITED = 0.002
 # Largest share of the variance of earlier points in these regions, which makes an sd 5% too small.
@@ -429,14 +433,19 @@ def _freedom(drawn: Chains, groups: int, names: tuple[str, ...]) -> Check:
     """
     group = np.repeat(np.arange(groups), drawn.positions[0].shape[0] * len(drawn.positions) // groups)
     middle = np.median(drawn.positions, axis=(0, 1))
+    # the largest of many tails
+    errors = float(scipy.stats.norm.isf(_HEAVY / (2 * len(names))))
+
+    def heaviness(x: np.ndarray, gradient: np.ndarray, far: np.ndarray, further: np.ndarray) -> float:
+        own, error = _heaviness(x[far], gradient[far], group[far], groups)
+        # in a polynomial tail it is the same further out
+        return min(own - errors * error, _heaviness(x[further], gradient[further], group[further], groups)[0])
+
+    columns = (drawn.positions - middle).reshape(-1, len(names)).T, drawn.gradients.reshape(-1, len(names)).T
     slope = np.array(
         [
-            max(_heaviness(x[tail], gradient[tail], group[tail], groups) for tail in _tails(x))
-            for x, gradient in zip(
-                (drawn.positions - middle).reshape(-1, len(names)).T,
-                drawn.gradients.reshape(-1, len(names)).T,
-                strict=True,
-            )
+            max(heaviness(x, gradient, *tails) for tails in zip(_tails(x), _tails(x, _FURTHER), strict=True))
+            for x, gradient in zip(*columns, strict=True)
         ]
     )
     worst = int(np.argmax(slope))
@@ -452,8 +461,8 @@ def _freedom(drawn: Chains, groups: int, names: tuple[str, ...]) -> Check:
     return Check("degrees of freedom", found, _FREEDOM, holds, text + remedy)
 
 
-def _heaviness(x: np.ndarray, gradient: np.ndarray, group: np.ndarray, groups: int) -> float:
-    """The number b of `_freedom` from a tail's draws, less two Monte Carlo errors (jackknife over groups)."""
+def _heaviness(x: np.ndarray, gradient: np.ndarray, group: np.ndarray, groups: int) -> tuple[float, float]:
+    """The number b of `_freedom` from a tail's draws, and its Monte Carlo error by the jackknife over groups."""
     squares = np.square(x)
     terms = x * gradient / squares, x * gradient, np.ones(x.size), x * gradient / squares**2, 1.0 / squares
     sums = np.array([np.bincount(group, term, groups) for term in terms])
@@ -467,12 +476,12 @@ def _heaviness(x: np.ndarray, gradient: np.ndarray, group: np.ndarray, groups: i
     with np.errstate(divide="ignore", invalid="ignore"):
         best, without = solved(whole), solved(whole[:, None] - sums)
     error = float(np.sqrt(np.square(without - best).sum()))
-    return float(best) - 2.0 * error if np.isfinite(error) else 0.0
+    return (float(best), error) if np.isfinite(error) else (0.0, 0.0)
 
 
-def _tails(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _tails(x: np.ndarray, share: float = _TAIL) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of the draws in the lower and in the upper tail."""
-    low, high = np.quantile(x, [_TAIL, 1.0 - _TAIL])
+    low, high = np.quantile(x, [share, 1.0 - share])
     return np.flatnonzero(x <= low), np.flatnonzero(x >= high)
 
 
