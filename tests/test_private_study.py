@@ -160,13 +160,18 @@ def test_no_line_of_a_file_stops_a_study(tmp_path, line):
 @pytest.mark.long
 def test_a_linear_study(tmp_path):
     text = (
-        STUDY.replace("died ~ scale(age)", "age ~ died")
+        STUDY.replace("died ~ scale(age)", "pressure ~ died")
         .replace("bernoulli", "normal")
-        .replace("[20, 90]", "[0.0, 110.0]")
+        .replace("age = [20, 90]", "pressure = [60.0, 200.0]")
     )
-    found = federation(tmp_path, text)
+    found, tables = federation(tmp_path, text), []
+    for place, site in enumerate(SITES):
+        random, own = np.random.default_rng(place + 10), table(place)
+        own["pressure"] = 125.0 + 6.0 * own["died"] - 3.0 * (own["ward"] == "b") + 15.0 * random.standard_normal(ROWS)
+        (tmp_path / site / "rows.csv").write_text(written(own))
+        tables.append(own)
     runs = found.run()
-    exact = accord.models.glm([table(k) for k in range(3)], "age ~ died + ward", "normal")
+    exact = accord.models.glm(tables, "pressure ~ died + ward", "normal")
     expected = accord.sample(exact, accord.Network.star(3), draws=1000).draws.mean(axis=(0, 1, 2))
     assert runs["north"].certificate.holds, runs["north"].certificate
     off = runs["north"].draws.mean(axis=(0, 1, 2)) - expected
