@@ -53,6 +53,8 @@ _ENERGY = 0.3
 _TAIL, _MOVING = 0.01, 0.33
 # Least degrees of freedom of tails. Below 4, standard deviations of draws have no Monte Carlo error.
 _FREEDOM = 3.75
+# Degrees of freedom below which chains end early.
+_HEAVIEST = 3.0
 # Share of the draws in the tail beyond that tail.
 _FURTHER = 0.003
 # Probability that the heaviest of all tails seems too heavy by chance alone.
