@@ -241,10 +241,9 @@ class ChEES(BySums):
             )
             # other messages mislead if the chains have not met
             certificate = Certificate(checks if checks[-1].found < _NEVER_MET else (checks[-1], *checks[:-1]))
-            # the step is final, so more draws do not help in a tail, nor do they make it lighter
-            failing = (
-                not (tails.holds and freedom.holds) or len(states) * target > max(effective, 1.0) * self.max_transitions
-            )
+            # the step is final, so more draws do not help in a tail, nor do they make it much lighter
+            stays = not tails.holds or freedom.found < _HEAVIEST
+            failing = stays or len(states) * target > max(effective, 1.0) * self.max_transitions
             # failing is uncertain at first, and divergences exceed the limit for all transitions
             hopeless = (failing and len(states) >= _HOPELESS) or lost > _DIVERGED * count * self.max_transitions
             if certificate.holds or hopeless or len(states) >= self.max_transitions:
