@@ -1158,7 +1158,11 @@ FAULTS = [
     Fault("effects not normal", "models/bridges/split.py", "_alike(here[k], elsewhere[k]) and", "", CENTRING),
     Fault("degrees of freedom", "samplers/by_sums/chees.py", "_FREEDOM = 3.75", "_FREEDOM = 2.75", IMPORTANCE),
     Fault(
-        "tail's gradient", "samplers/by_sums/chees.py", "1.0 / max(float(slope[worst]), 1e-3) - 1.0", "9.0", IMPORTANCE
+        "tail's gradient",
+        "samplers/by_sums/chees.py",
+        "1.0 / max(float(heaviest[worst]), 1e-3) - 1.0",
+        "9.0",
+        IMPORTANCE,
     ),
 ]
 

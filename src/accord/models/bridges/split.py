@@ -206,7 +206,9 @@ class Hierarchy:
             # about the made-up row
             warnings.simplefilter("ignore")
             one, other = ({k: split._drawn(seed, Size(1, 1))[k] for k in names} for seed in (0, 1))
-            shapes = jax.eval_shape(lambda own: {name: cls._terms(split, name, own, own[name]) for name in real}, one)
+            every = cls(split, tuple(real))
+            shapes = jax.eval_shape(lambda own: {name: every._terms(name, own, own[name]) for name in real}, one)
+            # one term for each number
             every = cls(split, tuple(name for name in real if shapes[name].shape == one[name].shape))
             prior = jax.jit(every._at)
             here, elsewhere, changed = prior(one, 0.0), prior(one, 1.0), prior(other, 0.0)
@@ -219,18 +221,18 @@ class Hierarchy:
         return self._at(params, 0.0)
 
     def _at(self, params: Mapping[str, Array], at: Any) -> dict[str, tuple[Array, Array]]:
-        """The same if the log density of each prior has the derivatives of a normal's at a value."""
+        """The same, from the derivatives of each prior's log density at a value, as if the prior were normal."""
         return {name: self._prior(name, params, at) for name in self.names}
 
     def _prior(self, name: str, params: Mapping[str, Array], at: Any) -> tuple[Array, Array]:
         x = jnp.full_like(params[name], at)
-        slopes = jax.grad(lambda own: jnp.sum(self._terms(self.split, name, params, own)))
+        slopes = jax.grad(lambda own: jnp.sum(self._terms(name, params, own)))
         slope, curvature = jax.jvp(slopes, (x,), (jnp.ones_like(x),))
         return x - slope / curvature, (-curvature) ** -0.5
 
-    @staticmethod
-    def _terms(split: Split, name: str, params: Mapping[str, Array], own: Array) -> Array:
-        """The log densities of a latent's prior."""
+    def _terms(self, name: str, params: Mapping[str, Array], own: Array) -> Array:
+        """The log densities of a latent's prior at its own values."""
+        split = self.split
         values = {**params, **split._latents_of_one(), name: own}
         return split.program.densities(split.layout.dummy(), values).latents[name]
 

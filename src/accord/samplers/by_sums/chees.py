@@ -347,11 +347,13 @@ def _effective_draws(effective: float, target: int) -> Check:
 
 def _rhat(found: np.ndarray, names: tuple[str, ...]) -> Check:
     worst = int(np.nanargmax(found))
-    which, worst = worst // len(names), worst % len(names)
-    of = ("", "the square of ")[which % 2] + f"coordinate {worst} ({names[worst]})" if which < 2 else "the log density"
+    # coordinates, their squares, and F
+    of = [*enumerate(names)] * 2
+    where = "the log density" if worst == len(of) else f"coordinate {of[worst][0]} ({of[worst][1]})"
+    where = f"the square of {where}" if len(names) <= worst < len(of) else where
     most = float(np.nanmax(found))
     holds = most <= _RHAT
-    text = f"largest nested R-hat is {most:.3f} (at most {_RHAT}), for {of}"
+    text = f"largest nested R-hat is {most:.3f} (at most {_RHAT}), for {where}"
     remedy = "" if holds else ": the chains still depend on their starts, use more warmup"
     if most > _NEVER_MET:
         remedy = ": the chains have not met, give an init nearer to the posterior, or shift and scale the data"
@@ -432,25 +434,25 @@ def _freedom(drawn: Chains, groups: int, names: tuple[str, ...]) -> Check:
     E[x dF/dx | x] = x**2 / (a + b x**2) with b = 1 / (nu + 1). So a and b follow from two means over a tail. b does not
     depend on how far the draws reached, as their variance or their tail index does. Lighter tails have a smaller b.
     """
-    group = np.repeat(np.arange(groups), drawn.positions[0].shape[0] * len(drawn.positions) // groups)
+    group = np.repeat(np.arange(groups), drawn.values.size // groups)
     middle = np.median(drawn.positions, axis=(0, 1))
     # the largest of many tails
     errors = float(scipy.stats.norm.isf(_HEAVY / (2 * len(names))))
 
     def heaviness(x: np.ndarray, gradient: np.ndarray, far: np.ndarray, further: np.ndarray) -> float:
         own, error = _heaviness(x[far], gradient[far], group[far], groups)
-        # in a polynomial tail it is the same further out
+        # in the tail of a Student's t, b is the same further out
         return min(own - errors * error, _heaviness(x[further], gradient[further], group[further], groups)[0])
 
     columns = (drawn.positions - middle).reshape(-1, len(names)).T, drawn.gradients.reshape(-1, len(names)).T
-    slope = np.array(
+    heaviest = np.array(
         [
             max(heaviness(x, gradient, *tails) for tails in zip(_tails(x), _tails(x, _FURTHER), strict=True))
             for x, gradient in zip(*columns, strict=True)
         ]
     )
-    worst = int(np.argmax(slope))
-    found = 1.0 / max(float(slope[worst]), 1e-3) - 1.0
+    worst = int(np.argmax(heaviest))
+    found = 1.0 / max(float(heaviest[worst]), 1e-3) - 1.0
     holds = found >= _FREEDOM
     text = (
         f"tails have at least the weight of Student's t with {found:.1f} degrees of freedom (at least {_FREEDOM} "
@@ -464,8 +466,8 @@ def _freedom(drawn: Chains, groups: int, names: tuple[str, ...]) -> Check:
 
 def _heaviness(x: np.ndarray, gradient: np.ndarray, group: np.ndarray, groups: int) -> tuple[float, float]:
     """The number b of `_freedom` from a tail's draws, and its Monte Carlo error by the jackknife over groups."""
-    squares = np.square(x)
-    terms = x * gradient / squares, x * gradient, np.ones(x.size), x * gradient / squares**2, 1.0 / squares
+    s, squares = x * gradient, np.square(x)
+    terms = s / squares, s, np.ones(x.size), s / squares**2, 1.0 / squares
     sums = np.array([np.bincount(group, term, groups) for term in terms])
 
     def solved(total: np.ndarray) -> np.ndarray:

@@ -261,13 +261,13 @@ class Batches:
         Other modes and the heaviest points, around which the proposals may be too thin, are always included.
         """
         assert self.found is not None
+        post = self.session.job.post
         heaviest = self.found.points[np.argsort(-self.found.log_weight, kind="stable")[:_HEAVIEST]]
         others = np.concatenate([self.search.ends, heaviest])
         if self.found.effective > _SHARED_BY:
-            own = Centring.none(self.session.job.post, self.place)
-            return Start(own, others, self.found.points, self.found.weight)
+            return Start(Centring.none(post, self.place), others, self.found.points, self.found.weight)
         inner = Coordinates(self.main.mean, np.linalg.cholesky(self.main.scale))
-        return Start(Centring.none(self.session.job.post, self.place.after(inner)), inner.inverse(others))
+        return Start(Centring.none(post, self.place.after(inner)), inner.inverse(others))
 
     def points(self) -> Points:
         """The points in the posterior's parameters."""
