@@ -82,7 +82,8 @@ def test_the_map_is_a_bijection_with_the_right_density(shares):
     own, z = Centring(post, share, place), random.standard_normal((5, 6))
     np.testing.assert_allclose(own.z(own.x(z)), z, atol=1e-12)
     with jax.enable_x64(True):
-        values, gradients = own.slopes(Session(Job(post, ALONE)), z)
+        session = Session(Job(post, ALONE))
+        (values, gradients), expansion = own.slopes(session, z), own.expand(session, z[0])
 
     def moved(z):
         y, (a, b) = place.origin + place.factor @ z, shares
@@ -100,10 +101,13 @@ def test_the_map_is_a_bijection_with_the_right_density(shares):
     with jax.enable_x64(True):
         expected = [jax.value_and_grad(potential)(jnp.asarray(one)) for one in z]
         np.testing.assert_allclose(own.x(z), [moved(one) for one in z], atol=1e-12)
+        np.testing.assert_allclose(expansion.hessian, jax.hessian(potential)(jnp.asarray(z[0])), rtol=1e-8, atol=1e-8)
     # F of accord has no constants of the volume of `place`
     volume = np.linalg.slogdet(place.factor)[1]
     np.testing.assert_allclose(values, [float(f) + volume for f, _ in expected], rtol=1e-10)
     np.testing.assert_allclose(gradients, [np.asarray(g) for _, g in expected], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(expansion.value, values[0], rtol=1e-10)
+    np.testing.assert_allclose(expansion.gradient, gradients[0], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("error, low, high", [(0.1, 0.95, 1.0), (100.0, 0.0, 0.05)])
@@ -145,6 +149,36 @@ def test_a_wrong_hierarchy_costs_sums_and_not_correctness():
     mean, sd = exact(1.0)[1]
     draws = run.average.reshape(-1, 10)[:, 0]
     assert abs(draws.mean() - mean) < 0.1 * sd and abs(draws.std() / sd - 1) < 0.1
+
+
+@pytest.mark.parametrize("mean", [1_700.0, 1e5])
+def test_chains_find_groups_far_from_init(mean):
+    """Rows of 12 groups far from 0, with unknown sds: the means of large groups follow from their rows."""
+    random = np.random.default_rng(0)
+    group = np.repeat(np.arange(12), random.integers(5, 40, 12))
+    y = (mean + 15.0 * random.standard_normal(12))[group] + 25.0 * random.standard_normal(len(group))
+
+    def log_prior(params):
+        whole = normal(params["mean"], 0.0, 1e6) - jnp.log1p((params["between"] / 100) ** 2)
+        within = jnp.log1p((params["within"] / 100) ** 2)
+        return whole - within + normal(params["effect"], params["mean"], params["between"]).sum()
+
+    post = accord.Posterior(
+        lambda params, rows: normal(rows[:, 0], params["effect"][rows[:, 1].astype(int)], params["within"]),
+        log_prior,
+        [np.stack([y, group], axis=1)],
+        {"mean": 0.0, "between": 1.0, "within": 1.0, "effect": np.zeros(12)},
+        constraints={"between": "positive", "within": "positive"},
+        hierarchy=lambda params: {"effect": (params["mean"], params["between"])},
+    )
+    assert repr(post) == "<Posterior: 15 parameters, 1 agent, 237 rows, a hierarchy of effect>"
+    run = accord.sample(post, ALONE, ChEES(), seed=0)
+    assert run.certificate.holds and run.traffic.sums < 400
+    draws = dict(zip(post.names, run.average.reshape(-1, 15).T, strict=True))
+    assert abs(draws["within"].mean() - 25.0) < 3.0
+    for k in range(12):
+        own = y[group == k]
+        assert abs(draws[f"effect[{k}]"].mean() - own.mean()) < 4.0 * 25.0 / len(own) ** 0.5
 
 
 def test_chains_far_away_do_not_spoil_the_coordinates():

@@ -199,6 +199,23 @@ def newton(
     raise ArithmeticError(f"no mode found in {taken} Newton steps: {coarse or _seen(here, length, at_start, names)}")
 
 
+def near(expand: Callable[[np.ndarray], Expansion], x: np.ndarray, most: float) -> tuple[np.ndarray, Expansion]:
+    """A position from which Newton's method expects F to fall by `most` at most, from x on, and F there.
+
+    F may have no mode, as the search ends far from it.
+    """
+    here = expand(x)
+    for _ in range(_MOST_STEPS):
+        if not here.finite:
+            break
+        step, length = newton_step(here.gradient, here.hessian)
+        moved = _downhill(expand, x, here, step) if length**2 > 2.0 * most and np.isfinite(step).all() else None
+        if moved is None:
+            break
+        x, here = moved
+    return x, here
+
+
 def newton_step(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, float]:
     """A Newton step with absolute eigenvalues, and its length in standard deviations."""
     found = spectrum(hessian)

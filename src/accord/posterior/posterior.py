@@ -180,8 +180,9 @@ class Posterior:
         self._log_likelihood, self._log_prior = given(log_likelihood), given(log_prior)
         check_prior(self._log_prior, self._params)
         self.hierarchy = None if hierarchy is None else given(hierarchy)
+        self._effects: tuple[str, ...] = ()
         if self.hierarchy is not None:
-            check_hierarchy(self.hierarchy, self._params, self.parameters.transforms)
+            self._effects = check_hierarchy(self.hierarchy, self._params, self.parameters.transforms)
         self._log_prior = in_either_width(self._log_prior, self._params)
         self._check = check
         # checksums of shards at their first read in this process, by agent
@@ -251,6 +252,11 @@ class Posterior:
         return Extent(rows, None if self._local is None else int(counts.groups.max()))
 
     @property
+    def effects(self) -> tuple[str, ...]:
+        """Variables whose priors `hierarchy` returns; empty without a hierarchy."""
+        return self._effects
+
+    @property
     def has_latents(self) -> bool:
         """Whether sites have local latents. Reads no data."""
         return self._latents is not None
@@ -311,7 +317,8 @@ class Posterior:
         else:
             # a repr reads no data
             rows = ", data not read"
-        return f"<{kind}: {counted(self.dim, 'parameter')}, {counted(self.num_agents, 'agent')}{rows}>"
+        effects = f", a hierarchy of {', '.join(self.effects)}" if self.effects else ""
+        return f"<{kind}: {counted(self.dim, 'parameter')}, {counted(self.num_agents, 'agent')}{rows}{effects}>"
 
     def _repr_html_(self) -> str:
         """The model as a table for notebooks. Reads no data."""
@@ -322,6 +329,7 @@ class Posterior:
             ("agents", f"{self.num_agents:,}"),
             ("rows", f"{sum(rows):,}" if rows else ""),
             ("parameters", f"{self.dim}: {', '.join(self.names[:20])}" + (", ..." if len(self.names) > 20 else "")),
+            ("hierarchy of", ", ".join(self.effects)),
             *((f"prior of {name}" if name else "", prior) for name, prior in self.info.priors[:20]),
         ]
         return f"<strong>Posterior</strong>{table(['', ''], [fact for fact in facts if fact[1]])}"

@@ -47,8 +47,14 @@ def check_prior(log_prior: Partial, params: PyTree) -> None:
         raise ValueError(f"log_prior must return one number, a scalar; found shape {shape}: sum over parameters")
 
 
-def check_hierarchy(hierarchy: Partial, params: PyTree, transforms: Sequence[Any]) -> None:
-    """Raise `ValueError` unless `hierarchy` returns locations and scales of unconstrained variables."""
+def check_hierarchy(hierarchy: Partial, params: PyTree, transforms: Sequence[Any]) -> tuple[str, ...]:
+    """The variables whose locations and scales `hierarchy` returns.
+
+    Raises
+    ------
+    ValueError
+        It does not return locations and scales of unconstrained variables, or one depends on its own variable.
+    """
     shapes = dict(variables(params))
     try:
         found = in_doubles(lambda: jax.jit(hierarchy)(params))
@@ -60,34 +66,36 @@ def check_hierarchy(hierarchy: Partial, params: PyTree, transforms: Sequence[Any
     if not isinstance(found, Mapping):
         raise ValueError(f"hierarchy must return a dict of pairs (location, scale), found {type(found).__name__}")
     for name, pair in found.items():
-        if (
-            not isinstance(pair, tuple)
-            or len(pair) != 2
-            or not all(np.asarray(own).dtype.kind in "fiu" for own in pair)
-        ):
-            raise ValueError(
-                f"hierarchy must return a dict of pairs (location, scale), found {type(pair).__name__} for {name}"
-            )
         if name not in shapes:
             raise unknown_name_error("variable in hierarchy", name, list(shapes))
         if transforms[list(shapes).index(name)] is not None:
             raise ValueError(f"hierarchy has {name}, which has a constraint: only unconstrained variables are possible")
-        for what, own in zip(("location", "scale"), pair, strict=True):
-            shape, whole = np.shape(own), shapes[name]
-            if len(shape) > len(whole) or any(a not in (1, b) for a, b in zip(shape[::-1], whole[::-1], strict=False)):
-                raise ValueError(f"hierarchy: the {what} of {name} has shape {shape}, and {name} has {whole}")
-            if not np.isfinite(own).all() or (what == "scale" and not (np.asarray(own) > 0.0).all()):
-                least = "" if what == "location" else " and positive"
-                raise ValueError(
-                    f"hierarchy: the {what} of {name} must be finite{least}, found "
-                    f"{np.array2string(np.asarray(own), threshold=5)} at init"
-                )
+        _check_location_and_scale(name, pair, shapes[name])
     depends = nx.DiGraph(_dependencies(hierarchy, params, list(found)))
     for cycle in nx.simple_cycles(depends):
         raise ValueError(
             f"hierarchy: the prior of {' and of '.join(sorted(cycle))} depends on itself: split the variable, or leave "
             "it out"
         )
+    return tuple(found)
+
+
+def _check_location_and_scale(name: str, pair: Any, whole: tuple[int, ...]) -> None:
+    """Raise `ValueError` unless a pair has the location and the scale of the prior of a variable of a shape."""
+    if not isinstance(pair, tuple) or len(pair) != 2 or not all(np.asarray(own).dtype.kind in "fiu" for own in pair):
+        raise ValueError(
+            f"hierarchy must return a dict of pairs (location, scale), found {type(pair).__name__} for {name}"
+        )
+    for what, own in zip(("location", "scale"), pair, strict=True):
+        shape = np.shape(own)
+        if len(shape) > len(whole) or any(a not in (1, b) for a, b in zip(shape[::-1], whole[::-1], strict=False)):
+            raise ValueError(f"hierarchy: the {what} of {name} has shape {shape}, and {name} has {whole}")
+        if not np.isfinite(own).all() or (what == "scale" and not (np.asarray(own) > 0.0).all()):
+            least = "" if what == "location" else " and positive"
+            raise ValueError(
+                f"hierarchy: the {what} of {name} must be finite{least}, found "
+                f"{np.array2string(np.asarray(own), threshold=5)} at init"
+            )
 
 
 def _dependencies(hierarchy: Partial, params: PyTree, effects: Sequence[str]) -> set[tuple[str, str]]:

@@ -31,19 +31,26 @@ def statistics(draws: np.ndarray) -> dict[str, np.ndarray]:
 
 def diagnostics(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Bulk ESS and R-hat of draws (chain, draw, dim), each (dim,); NaN if undefined."""
+    rhat = _of_varied("rhat", draws) if len(draws) > 1 else np.full(draws.shape[2], np.nan)
+    return effective_draws(draws), rhat
+
+
+def effective_draws(draws: np.ndarray) -> np.ndarray:
+    """Bulk ESS of draws (chain, draw, dim), (dim,); NaN if undefined."""
+    return _of_varied("ess", draws)
+
+
+def _of_varied(name: str, draws: np.ndarray) -> np.ndarray:
+    """ArviZ's ESS or R-hat, (dim,), of parameters with four draws per chain that are not all equal; else NaN."""
     from arviz_stats.base.array import array_stats
 
-    draws = draws.astype(np.float64)
-    ess, rhat = np.full((2, draws.shape[2]), np.nan)
-    # ESS and R-hat need four draws per chain that are not all equal, and R-hat two chains
+    draws, found = draws.astype(np.float64), np.full(draws.shape[2], np.nan)
     varied = np.flatnonzero(np.ptp(draws, axis=1).min(axis=0) > 0)
     if draws.shape[1] >= 4 and varied.size:
         # half a chain without movement has variance 0
         with np.errstate(divide="ignore", invalid="ignore"):
-            ess[varied] = array_stats.ess(draws[..., varied], chain_axis=0, draw_axis=1)
-            if draws.shape[0] > 1:
-                rhat[varied] = array_stats.rhat(draws[..., varied], chain_axis=0, draw_axis=1)
-    return ess, rhat
+            found[varied] = getattr(array_stats, name)(draws[..., varied], chain_axis=0, draw_axis=1)
+    return found
 
 
 def pareto_k(draws: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -15,9 +15,10 @@ from ...base.compiler import compiled
 from ...base.widths import in_doubles
 from ...posterior import Posterior
 from ...posterior.coordinates import Coordinates
+from ...posterior.newton import Expansion
 from ...posterior.parameters import variables
 from ..session import Session
-from .evaluations import slopes
+from .evaluations import expand, slopes
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,10 @@ class Centring:
         return cls(post, np.ones(post.dim), place)
 
     @classmethod
-    def non_centred(cls, post: Posterior, place: Coordinates) -> Centring:
-        """Non-centred effects, in coordinates with the origin and the diagonal scale of `place` in x."""
-        if post.hierarchy is None:
-            return cls.none(post, place)
-        _, log_scale = _prior(post, place.origin[None])
-        is_effect = _is_effect(post)
-        own = cls(post, np.where(is_effect, 0.0, 1.0), place)
-        width = np.diagonal(place.factor) * np.where(is_effect, np.exp(-log_scale[0]), 1.0)
-        return cls(post, own.share, Coordinates(own._y(place.origin[None])[0], np.diag(width)))
+    def non_centred(cls, post: Posterior) -> Centring:
+        """Non-centred effects, and other parameters as they are."""
+        own = cls.none(post, Coordinates(np.zeros(post.dim), np.eye(post.dim)))
+        return own if post.hierarchy is None else replace(own, share=np.where(_is_effect(post), 0.0, 1.0))
 
     @property
     def is_affine(self) -> bool:
@@ -81,6 +77,20 @@ class Centring:
         if self.is_affine:
             return slopes(session, self.place, z)
         return self._pulled(z, *slopes(session, None, self.x(z)))
+
+    def expand(self, session: Session, z: Float[np.ndarray, " dim"]) -> Expansion:
+        """The expansion of F in z at a position; one sum."""
+        if self.is_affine:
+            return expand(session, z, coordinates=self.place)
+        x = self.x(z)
+        here = expand(session, x)
+        if not here.finite:
+            return here
+        y = jnp.asarray(self.place.origin + self.place.factor @ z)
+        found = in_doubles(lambda: _expanded(*self._map, y, *(jnp.asarray(part) for part in (x, *here))))
+        value, gradient, hessian = map(np.asarray, found)
+        root = self.place.factor
+        return Expansion(float(value), gradient @ root, root.T @ hessian @ root)
 
     def fitted(
         self, session: Session, z: Float[np.ndarray, "point dim"]
@@ -139,9 +149,8 @@ def _prior(post: Posterior, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _is_effect(post: Posterior) -> np.ndarray:
     """Which unconstrained numbers are effects, shape (dim,)."""
-    found = in_doubles(lambda: jax.eval_shape(_hierarchy(post), post.parameters(jnp.asarray(post.init))))
     sizes = [int(np.prod(shape)) for shape in post.parameters.shapes]
-    return np.repeat([name in found for name, _ in post.variables], sizes)
+    return np.repeat([name in post.effects for name, _ in post.variables], sizes)
 
 
 def _hierarchy(post: Posterior) -> Partial:
@@ -189,3 +198,17 @@ def _moved_all(hierarchy: Any, parameters: Any, share: Array, y: Array) -> tuple
 def _pulled(hierarchy: Any, parameters: Any, share: Array, y: Array, gradients: Array) -> tuple[Array, Array]:
     (_, volume), pull = jax.vjp(jax.vmap(lambda one: _moved(hierarchy, parameters, share, one)), y)
     return volume, pull((gradients, -jnp.ones_like(volume)))[0]
+
+
+@compiled
+def _expanded(
+    hierarchy: Any, parameters: Any, share: Array, y: Array, x: Array, value: Array, gradient: Array, hessian: Array
+) -> tuple[Array, Array, Array]:
+    """The expansion of F in y, with the volume of the map, from its expansion in x."""
+
+    def model(y: Array) -> Array:
+        moved, volume = _moved(hierarchy, parameters, share, y)
+        apart = moved - x
+        return value + gradient @ apart + apart @ hessian @ apart / 2.0 - volume
+
+    return model(y), jax.grad(model)(y), jax.hessian(model)(y)

@@ -14,7 +14,7 @@ from ...base.checks import whole_number
 from ...network import Network
 from ...posterior.coordinates import Coordinates
 from ...results.certificate import Certificate, Check, interrupted
-from ...results.diagnostics import diagnostics
+from ...results.diagnostics import effective_draws
 from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
 from ..engine import Builder
@@ -332,7 +332,7 @@ def _stacked(states: list[LockstepState], coordinates: Centring) -> Chains:
 def _effective(features: np.ndarray, rhat: np.ndarray) -> float:
     """The least number of effective draws of the features with the largest nested R-hat, 0 if a chain did not move."""
     worst = np.argsort(-np.nan_to_num(rhat))[:_SLOWEST]
-    return float(np.nan_to_num(diagnostics(features[:, :, worst])[0]).min())
+    return float(np.nan_to_num(effective_draws(features[:, :, worst])).min())
 
 
 def _effective_draws(effective: float, target: int) -> Check:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from ...base.counters import generator
 from ...posterior.coordinates import Coordinates
-from ...posterior.newton import Expansion, NotIdentifiedError, own_scale
+from ...posterior.newton import Expansion, NotIdentifiedError, near, own_scale
 from ..session import Session
 from .centring import Centring
 from .evaluations import expand
@@ -17,6 +19,8 @@ from .mode_search import other_modes, probe
 
 # Most other positions at which groups of chains start.
 _MOST_OTHERS = 8
+# Energy per parameter above which a position is too far away to start chains there. Typical draws have 1/2.
+_FAR = 1e4
 # Least curvature of a mode, relative to its largest one.
 _FLAT = 1e-12
 
@@ -51,11 +55,12 @@ class Start(NamedTuple):
         Chains that start at init find the mass even if a mode or a failed fit is far from it. Of the other positions
         only modes remain, as chains may be stuck elsewhere. One sum, and one for each of the other positions.
         """
-        here = expand(session, session.job.post.init)
+        post = session.job.post
+        free = Centring.non_centred(post)
+        y, here = near(partial(free.expand, session), free.z(post.init[None])[0], _FAR * post.dim)
         if not here.finite:
             return self
-        post = session.job.post
-        own = Centring.non_centred(post, _around(post.init, here))
+        own = replace(free, place=_around(y, here))
         others = self.coordinates.x(self.others[:_MOST_OTHERS])
         modes = np.array([_is_mode(session, other) for other in others], bool)
         points = None if self.points is None else own.z(self.coordinates.x(self.points))
