@@ -169,7 +169,7 @@ def newton(
         taken += 1
         step, length = newton_step(here.gradient, here.hessian)
         # a Hessian of zeros gives an infinite step
-        moved = _downhill(expand, x, here, step) if np.isfinite(step).all() else None
+        moved = downhill(expand, x, here, step) if np.isfinite(step).all() else None
         if moved is None:
             break
         changed = change(here.hessian, moved[1].hessian)
@@ -199,23 +199,6 @@ def newton(
     raise ArithmeticError(f"no mode found in {taken} Newton steps: {coarse or _seen(here, length, at_start, names)}")
 
 
-def near(expand: Callable[[np.ndarray], Expansion], x: np.ndarray, most: float) -> tuple[np.ndarray, Expansion]:
-    """A position from which Newton's method expects F to fall by `most` at most, from x on, and F there.
-
-    F may have no mode, as the search ends far from it.
-    """
-    here = expand(x)
-    for _ in range(_MOST_STEPS):
-        if not here.finite:
-            break
-        step, length = newton_step(here.gradient, here.hessian)
-        moved = _downhill(expand, x, here, step) if length**2 > 2.0 * most and np.isfinite(step).all() else None
-        if moved is None:
-            break
-        x, here = moved
-    return x, here
-
-
 def newton_step(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, float]:
     """A Newton step with absolute eigenvalues, and its length in standard deviations."""
     found = spectrum(hessian)
@@ -226,7 +209,7 @@ def newton_step(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, 
         return -found.scale * (found.vectors @ (slope / found.size)), length
 
 
-def _downhill(
+def downhill(
     expand: Callable[[np.ndarray], Expansion], x: np.ndarray, here: Expansion, step: np.ndarray
 ) -> tuple[np.ndarray, Expansion] | None:
     """The first position at which F falls, among halvings of a step, and F there. None: F falls at none."""
@@ -248,7 +231,7 @@ def _from_saddle(
         return None
     step = found.scale * found.vectors[:, 0] / np.sqrt(found.size[0])
     # either side works, because the gradient is nearly zero
-    return _downhill(expand, x, here, step)
+    return downhill(expand, x, here, step)
 
 
 def _rounded(x: np.ndarray, here: Expansion, most: float, names: Sequence[str]) -> str:

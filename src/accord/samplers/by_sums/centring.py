@@ -18,7 +18,7 @@ from ...posterior.coordinates import Coordinates
 from ...posterior.newton import Expansion
 from ...posterior.parameters import variables
 from ..session import Session
-from .evaluations import expand, slopes
+from .evaluations import slopes
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,17 @@ class Centring:
         own = cls.none(post, Coordinates(np.zeros(post.dim), np.eye(post.dim)))
         return own if post.hierarchy is None else replace(own, share=np.where(_is_effect(post), 0.0, 1.0))
 
+    @classmethod
+    def by_information(cls, post: Posterior, x: np.ndarray, hessian: np.ndarray) -> Centring:
+        """Effects centred by the rows' share of the information at x, from the Hessian of F there."""
+        own = cls.non_centred(post)
+        if own.is_affine:
+            return own
+        log_scale = _prior(post, x[None])[1][0]
+        with np.errstate(over="ignore"):
+            information = np.diagonal(hessian) - np.exp(-2.0 * log_scale)
+        return replace(own, share=_share(post, information, log_scale))
+
     @property
     def is_affine(self) -> bool:
         """Whether no effect is partly centred."""
@@ -78,19 +89,14 @@ class Centring:
             return slopes(session, self.place, z)
         return self._pulled(z, *slopes(session, None, self.x(z)))
 
-    def expand(self, session: Session, z: Float[np.ndarray, " dim"]) -> Expansion:
-        """The expansion of F in z at a position; one sum."""
-        if self.is_affine:
-            return expand(session, z, coordinates=self.place)
-        x = self.x(z)
-        here = expand(session, x)
-        if not here.finite:
-            return here
-        y = jnp.asarray(self.place.origin + self.place.factor @ z)
-        found = in_doubles(lambda: _expanded(*self._map, y, *(jnp.asarray(part) for part in (x, *here))))
-        value, gradient, hessian = map(np.asarray, found)
+    def expansion(self, x: Float[np.ndarray, " dim"], here: Expansion) -> Expansion:
+        """The expansion of F in z, from its expansion in x; without the volume of `place`."""
+        if not self.is_affine:
+            y = jnp.asarray(self._y(x[None])[0])
+            found = in_doubles(lambda: _expanded(*self._map, y, *(jnp.asarray(part) for part in (x, *here))))
+            here = Expansion(float(found[0]), *map(np.asarray, found[1:]))
         root = self.place.factor
-        return Expansion(float(value), gradient @ root, root.T @ hessian @ root)
+        return Expansion(here.value, here.gradient @ root, root.T @ here.hessian @ root)
 
     def fitted(
         self, session: Session, z: Float[np.ndarray, "point dim"]
@@ -103,14 +109,13 @@ class Centring:
         near = (values <= np.quantile(values, _NEAR)) & np.isfinite(location + log_scale).all(axis=1)
         if not near.any():
             return self, (z, *self._pulled(z, values, gradients))
-        apart, small = (x - location)[near], np.quantile(log_scale[near], _SMALL, axis=0)
+        small = np.quantile(log_scale[near], _SMALL, axis=0)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             # the gradient without the effect's own prior, as if that were normal
-            score = gradients[near] - apart * np.exp(-2.0 * log_scale[near])
-            apart, score = apart - apart.mean(axis=0), score - score.mean(axis=0)
-            information = np.maximum((apart * score).sum(axis=0) / np.square(apart).sum(axis=0), 0.0)
-            share = np.nan_to_num(1.0 - 1.0 / (1.0 + information * np.exp(2.0 * small)))
-        share = np.where(_is_effect(self.post), share, 1.0)
+            score = gradients[near] - (x - location)[near] * np.exp(-2.0 * log_scale[near])
+            apart, score = x[near] - x[near].mean(axis=0), score - score.mean(axis=0)
+            information = (apart * score).sum(axis=0) / np.square(apart).sum(axis=0)
+        share = _share(self.post, information, small)
         y = Centring(self.post, share, self.place)._y(x)
         low, middle, high = np.quantile(y[near], [0.16, 0.5, 0.84], axis=0)
         own = Centring(self.post, share, Coordinates(middle, np.diag(np.maximum(high - low, 1e-12) / 2.0)))
@@ -145,6 +150,13 @@ def _prior(post: Posterior, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Location and log scale of the prior of each effect, 0 for other parameters, shapes (point, dim)."""
     location, log_scale = in_doubles(lambda: _prior_all(_hierarchy(post), post.parameters, jnp.asarray(x)))
     return np.asarray(location), np.asarray(log_scale)
+
+
+def _share(post: Posterior, information: np.ndarray, log_scale: np.ndarray) -> np.ndarray:
+    """The numbers c of effects from the information of rows about them, shapes (dim,)."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        share = np.nan_to_num(1.0 - 1.0 / (1.0 + np.maximum(information, 0.0) * np.exp(2.0 * log_scale)))
+    return np.where(_is_effect(post), share, 1.0)
 
 
 def _is_effect(post: Posterior) -> np.ndarray:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from ...base.counters import generator
 from ...posterior.coordinates import Coordinates
-from ...posterior.newton import Expansion, NotIdentifiedError, near, own_scale
+from ...posterior.newton import Expansion, NotIdentifiedError, downhill, newton_step, own_scale
 from ..session import Session
 from .centring import Centring
 from .evaluations import expand
@@ -19,8 +18,12 @@ from .mode_search import other_modes, probe
 
 # Most other positions at which groups of chains start.
 _MOST_OTHERS = 8
-# Energy per parameter above which a position is too far away to start chains there. Typical draws have 1/2.
-_FAR = 1e4
+# Energies per parameter above which a position is too far away to start chains there, without and with a hierarchy.
+# Typical draws have 1/2. Without one, effects may be non-centred by hand, and their mode narrow. With one, derivatives
+# at the start decide how far effects are centred.
+_FAR, _FAR_OF_EFFECTS = 1e4, 100.0
+# Most steps of Newton's method towards the mass.
+_MOST_STEPS = 50
 # Least curvature of a mode, relative to its largest one.
 _FLAT = 1e-12
 
@@ -56,15 +59,54 @@ class Start(NamedTuple):
         only modes remain, as chains may be stuck elsewhere. One sum, and one for each of the other positions.
         """
         post = session.job.post
-        free = Centring.non_centred(post)
-        y, here = near(partial(free.expand, session), free.z(post.init[None])[0], _FAR * post.dim)
+        x, here = _near(session)
         if not here.finite:
             return self
-        own = replace(free, place=_around(y, here))
+        free = Centring.by_information(post, x, here.hessian)
+        own = replace(free, place=_around(free.z(x[None])[0], free.expansion(x, here)))
         others = self.coordinates.x(self.others[:_MOST_OTHERS])
         modes = np.array([_is_mode(session, other) for other in others], bool)
         points = None if self.points is None else own.z(self.coordinates.x(self.points))
         return Start(own, own.z(others[modes]), points, self.weight)
+
+
+def _near(session: Session) -> tuple[np.ndarray, Expansion]:
+    """A position near enough to the mass for chains to start there, (dim,), and F there.
+
+    Newton's method from init, with effects as they are or non-centred, whichever lowers F more. It ends long before a
+    mode.
+    """
+    post = session.job.post
+    x, here = post.init, expand(session, post.init)
+    free = Centring.non_centred(post)
+    ways = [free] if free.is_affine else [free, Centring.none(post, free.place)]
+    enough = post.dim * (_FAR if post.hierarchy is None else _FAR_OF_EFFECTS)
+    for _ in range(_MOST_STEPS):
+        if not here.finite:
+            break
+        steps = [newton_step(*own.expansion(x, here)[1:]) for own in ways]
+        if min(length for _, length in steps) ** 2 / 2.0 <= enough:
+            break
+        lower = [_moved(session, own, x, here, step) for own, (step, _) in zip(ways, steps, strict=True)]
+        found = [one for one in lower if one is not None]
+        if not found:
+            break
+        x, here = min(found, key=lambda one: one[1].value)
+    return x, here
+
+
+def _moved(
+    session: Session, own: Centring, x: np.ndarray, here: Expansion, step: np.ndarray
+) -> tuple[np.ndarray, Expansion] | None:
+    """A position at which F is lower than at x, in the direction of a step in z, and F there. None: there is none."""
+    if not np.isfinite(step).all():
+        return None
+
+    def at(z: np.ndarray) -> Expansion:
+        return expand(session, own.x(z[None])[0])
+
+    found = downhill(at, own.z(x[None])[0], here, step)
+    return None if found is None else (own.x(found[0][None])[0], found[1])
 
 
 def _around(x: np.ndarray, here: Expansion) -> Coordinates:
