@@ -60,10 +60,11 @@ class Start(NamedTuple):
         """
         post = session.job.post
         x, here = _near(session)
-        if not here.finite:
-            return self
         free = Centring.by_information(post, x, here.hessian)
-        own = replace(free, place=_around(free.z(x[None])[0], free.expansion(x, here)))
+        there = free.expansion(x, here)
+        if not there.finite:
+            return self
+        own = replace(free, place=_around(free.z(x[None])[0], there))
         others = self.coordinates.x(self.others[:_MOST_OTHERS])
         modes = np.array([_is_mode(session, other) for other in others], bool)
         points = None if self.points is None else own.z(self.coordinates.x(self.points))
@@ -74,7 +75,7 @@ def _near(session: Session) -> tuple[np.ndarray, Expansion]:
     """A position near enough to the mass for chains to start there, (dim,), and F there.
 
     Newton's method from init, with effects as they are or non-centred, whichever lowers F more. It ends long before a
-    mode.
+    mode. At least one sum, and one or two per step.
     """
     post = session.job.post
     x, here = post.init, expand(session, post.init)
@@ -82,12 +83,10 @@ def _near(session: Session) -> tuple[np.ndarray, Expansion]:
     ways = [free] if free.is_affine else [free, Centring.none(post, free.place)]
     enough = post.dim * (_FAR if post.hierarchy is None else _FAR_OF_EFFECTS)
     for _ in range(_MOST_STEPS):
-        if not here.finite:
+        steps = [(own, *newton_step(*there[1:])) for own in ways if (there := own.expansion(x, here)).finite]
+        if min((length for *_, length in steps), default=0.0) ** 2 / 2.0 <= enough:
             break
-        steps = [newton_step(*own.expansion(x, here)[1:]) for own in ways]
-        if min(length for _, length in steps) ** 2 / 2.0 <= enough:
-            break
-        lower = [_moved(session, own, x, here, step) for own, (step, _) in zip(ways, steps, strict=True)]
+        lower = [_moved(session, own, x, here, step) for own, step, _ in steps if np.isfinite(step).all()]
         found = [one for one in lower if one is not None]
         if not found:
             break
@@ -99,8 +98,6 @@ def _moved(
     session: Session, own: Centring, x: np.ndarray, here: Expansion, step: np.ndarray
 ) -> tuple[np.ndarray, Expansion] | None:
     """A position at which F is lower than at x, in the direction of a step in z, and F there. None: there is none."""
-    if not np.isfinite(step).all():
-        return None
 
     def at(z: np.ndarray) -> Expansion:
         return expand(session, own.x(z[None])[0])
