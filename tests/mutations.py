@@ -1156,6 +1156,14 @@ FAULTS = [
     Fault("centring depth", "samplers/by_sums/centring.py", "fori_loop(0, depth,", "fori_loop(0, 1,", CENTRING),
     Fault("centring share", "samplers/by_sums/centring.py", "np.exp(-2.0 * log_scale[near])", "0.0", CENTRING),
     Fault("effects not normal", "models/bridges/split.py", "_alike(here[k], elsewhere[k]) and", "", CENTRING),
+    Fault(
+        "centring, spread of effects",
+        "samplers/by_sums/centring.py",
+        "apart, score = x[near] - x[near].mean(axis=0)",
+        "apart, score = (x - location)[near] - (x - location)[near].mean(axis=0)",
+        CENTRING,
+    ),
+    Fault("far start", "samplers/by_sums/start.py", "_OF_EFFECTS = 1e4, 100.0", "_OF_EFFECTS = 1e4, 1e99", CENTRING),
     Fault("degrees of freedom", "samplers/by_sums/chees.py", "_FREEDOM = 3.75", "_FREEDOM = 2.75", IMPORTANCE),
     Fault(
         "tail's gradient",
