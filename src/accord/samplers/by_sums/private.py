@@ -12,7 +12,7 @@ All releases together are one Gaussian mechanism, so (epsilon, delta) is exact (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import jax
@@ -49,8 +49,8 @@ from .private_model import (
     Release,
     Step,
     coverage,
-    gaussian_columns,
     likely,
+    similar_columns,
     spent,
     strength,
 )
@@ -174,7 +174,16 @@ class Private(BySums):
         budget = self._budget(post.num_agents, masks=masks)
         of_prior, columns = tuple(map(tuple, precision.tolist())), self._made_up(post)
         made_up = None if columns is None else columns.tobytes()
-        return likely(self._model(post), budget, _rows(post), of_prior, made_up)
+        return likely(self._with_levels(post), budget, _rows(post), of_prior, made_up)
+
+    def _with_levels(self, post: Posterior) -> Logistic | Linear | FamilyScores:
+        """The model of a posterior, with the columns that have two values by their declared ranges."""
+        model, made_up, found = self._model(post), self._made_up(post), list[tuple[int, float, float]]()
+        for number, column in enumerate([] if made_up is None else made_up.T):
+            values = np.unique(column.round(12))
+            if len(values) == 2:
+                found.append((number, float(values[0]), float(values[1])))
+        return replace(model, levels=tuple(found))
 
     def _made_up(self, post: Posterior) -> np.ndarray | None:
         """Columns of rows that are made up in declared ranges, between -1 and 1, the first one constant."""
@@ -207,7 +216,7 @@ class Private(BySums):
         shares = max(1, agents - self.colluding) if masks else 1
         return Budget(strength(self.epsilon, self.delta), (agents / shares) ** 0.5)
 
-    def _model(self, post: Posterior) -> PrivateModel:
+    def _model(self, post: Posterior) -> Logistic | Linear | FamilyScores:
         """The model of a posterior."""
         predictive = post.info.predictive
         of_pairs = predictive if isinstance(predictive, PairsPredictive) else None
@@ -287,7 +296,7 @@ class Private(BySums):
 
     def draw(self, session: Session, start: Start | None = None) -> Result:
         """Draws of the posterior given the noised sums."""
-        job, model = session.job, self._model(session.job.post)
+        job, model = session.job, self._with_levels(session.job.post)
         post, place, budget = job.post, self._place(job.post), self._budget(job.post.num_agents, masks=job.masks)
         rows, dim, potential = _rows(post), post.dim, post.potential.within(place)
         log_prior = jax.jit(potential.log_prior_at)
@@ -315,7 +324,7 @@ class Private(BySums):
         # both densities relative to the mixture
         points = Points(positions, correction, np.zeros(len(z)), positions)
         session.stage("simulating the coverage again")
-        columns = gaussian_columns(model.moments(releases[0], rows))
+        columns = similar_columns(model.moments(releases[0], rows), model.levels)
         prior = mean, precision
         after = coverage(model, budget, rows, prior, lambda random: z[random.integers(len(z))], columns)
         factor = place.factor

@@ -43,7 +43,7 @@ from ...posterior.totals import of_rows
 from ...results.certificate import Check
 from .evaluations import raised
 from .private_gradients import Bend, Gradients, precisions, ridge
-from .private_model import Answer, Components, Release, Step, parts_of
+from .private_model import Answer, Components, Levels, Release, Step, parts_of
 
 # The other parameter of families, and its value at the first position. Sigma is in units of half the range.
 OTHERS = {"gamma": ("shape", 1.0), "negative_binomial": ("concentration", 1.0), "beta": ("precision", 2.0)}
@@ -290,10 +290,13 @@ class FamilyScores(Gradients):
         The family.
     ends
         The declared range of the response.
+    levels
+        See `PrivateModel`.
     """
 
     family: Family
     ends: tuple[float, float]
+    levels: Levels = ()
 
     shares: ClassVar[tuple[float, ...]] = SHARES
 

@@ -22,7 +22,7 @@ from scipy.special import logsumexp
 from ...base.counters import generator
 from ...results.certificate import Check
 from .evaluations import raised
-from .private_model import Components, Release, gaussian_columns, noised_hessians
+from .private_model import Components, Levels, Release, noised_hessians, similar_columns
 
 # Hessians of the mixture.
 _HESSIANS = 200
@@ -47,6 +47,8 @@ Bend = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
 class Gradients(ABC):
     """The part of a `PrivateModel` that all models with gradients and Hessians share."""
 
+    # columns that are known to have two values
+    levels: Levels
     # repetitions of the correction for curvature
     bends: ClassVar[int] = 8
     # largest sd of the linear predictor between two of them
@@ -164,7 +166,7 @@ class Gradients(ABC):
         """Artificial columns with the released moments, relative to the number of rows that count."""
         hessian = self._of_columns(first).hessian
         moments = hessian / max(hessian[0, 0], first.step.of_hessian)
-        return gaussian_columns(moments)(generator(0, "columns"), _ROWS)
+        return similar_columns(moments, self.levels)(generator(0, "columns"), _ROWS)
 
     def _of_columns(self, release: Release) -> Release:
         """The part of a release about coefficients."""

@@ -36,7 +36,7 @@ from ...posterior.potential import Potential, Shard
 from ...posterior.totals import of_rows
 from ...results.certificate import Check
 from .evaluations import raised
-from .private_model import Answer, Components, Release, Step, noised_hessians, parts_of
+from .private_model import Answer, Components, Levels, Release, Step, noised_hessians, parts_of
 
 # Share of the privacy budget for each step. The first step finds the position and the cut of the second one.
 SHARES = (0.2, 0.8)
@@ -122,9 +122,12 @@ class Linear:
     ----------
     all_count
         Whether every row counts. Otherwise the number of rows that do is the first number of H, known with noise.
+    levels
+        See `PrivateModel`.
     """
 
     all_count: bool = True
+    levels: Levels = ()
 
     shares = SHARES
 

@@ -22,7 +22,7 @@ from ...posterior.potential import Potential, Shard
 from ...posterior.totals import of_rows
 from .evaluations import raised
 from .private_gradients import Bend, Gradients, precisions, ridge, spread
-from .private_model import Answer, Components, Release, Step
+from .private_model import Answer, Components, Levels, Release, Step
 
 # Share of the privacy budget for each step. The first step only finds the position of the second one.
 SHARES = (0.14, 0.86)
@@ -66,6 +66,8 @@ def clipped_newton(
 @dataclass(frozen=True)
 class Logistic(Gradients):
     """Logistic regressions, see `PrivateModel`."""
+
+    levels: Levels = ()
 
     shares: ClassVar[tuple[float, ...]] = SHARES
     bends: ClassVar[int] = 4

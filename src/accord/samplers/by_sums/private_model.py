@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from ...base.counters import generator
 from ...posterior.coordinates import Coordinates
@@ -27,6 +27,8 @@ _HIDDEN = 1.0
 _REPLICATES, _MOST_ROWS, _DRAWS = 200, 5_000, 1000
 # Least share of rows that count in moments.
 _COUNTED = 0.05
+# Least share of a level in similar columns.
+_RAREST = 1e-3
 # Least eigenvalue of a Hessian relative to the mean one of the prior.
 _FLOOR = 1e-3
 
@@ -136,6 +138,8 @@ class Release(NamedTuple):
 Answer = Callable[[np.ndarray, Step], np.ndarray]
 # Mean (dim,) and precision (dim, dim) of a Gaussian that stands for the prior near a position.
 GaussianPriors = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+# Columns of two values, such as a level of a factor: number of the column, lower value, higher value.
+Levels = tuple[tuple[int, float, float], ...]
 # Draws columns (row, column), the first one constant.
 Columns = Callable[[np.random.Generator, int], np.ndarray]
 
@@ -243,6 +247,11 @@ class PrivateModel(Protocol):
     @property
     def shares(self) -> tuple[float, ...]:
         """Share of the privacy budget for each step."""
+        ...
+
+    @property
+    def levels(self) -> Levels:
+        """Columns that are known to have two values."""
         ...
 
     def columns(self, dim: int) -> int:
@@ -470,16 +479,25 @@ def likely(
     return coverage(model, budget, rows, (np.zeros(len(precision)), precision), model.usual(precision), columns)
 
 
-def gaussian_columns(moments: np.ndarray) -> Columns:
-    """Draws Gaussian columns, clipped to -1 and 1, from their noised second moments with a constant first column."""
+def similar_columns(moments: np.ndarray, levels: Levels = ()) -> Columns:
+    """Draws Gaussian columns, clipped to -1 and 1, from their noised second moments with a constant first column.
+
+    A column of two values has the higher one where its Gaussian is largest, as often as its mean says.
+    """
     # some rows may not count
     moments = moments / np.clip(moments[0, 0], _COUNTED, 1.0)
     mean = np.clip(moments[0, 1:], -1.0, 1.0)
     values, vectors = np.linalg.eigh(moments[1:, 1:] - np.outer(mean, mean))
     root = vectors * np.sqrt(np.maximum(values, 0.0))
+    sds = np.sqrt(np.square(root).sum(axis=1))
 
     def columns(random: np.random.Generator, count: int) -> np.ndarray:
-        normal = mean + random.standard_normal((count, len(mean))) @ root.T
-        return np.column_stack([np.ones(count), np.clip(normal, -1.0, 1.0)])
+        off = random.standard_normal((count, len(mean))) @ root.T
+        found = np.column_stack([np.ones(count), np.clip(mean + off, -1.0, 1.0)])
+        for number, low, high in levels:
+            k = number - 1
+            share = np.clip((mean[k] - low) / (high - low), _RAREST, 1.0 - _RAREST)
+            found[:, number] = np.where(off[:, k] > sds[k] * ndtri(1.0 - share), high, low)
+        return found
 
     return columns
