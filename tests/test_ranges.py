@@ -1,8 +1,10 @@
 """Declared ranges: a model that depends on no row."""
 
 import sys
+import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import accord
@@ -69,6 +71,43 @@ def test_rows_that_do_not_fit_have_no_weight():
     x = np.full(post.dim, 0.3)
     kept = {name: [value for k, value in enumerate(values) if k > 3] for name, values in found.items()}
     np.testing.assert_allclose(post.gradients(x)[0], model(kept, table(1)).gradients(x)[0], rtol=1e-6)
+
+
+COLUMNS = {
+    "list": list,
+    "tuple": tuple,
+    "objects": lambda cells: pd.Series(cells, dtype=object),
+    "array": lambda cells: np.array(cells, object),
+    "categories": lambda cells: pd.Categorical(cells),
+    "nullable": lambda cells: pd.array(cells, dtype="boolean" if isinstance(cells[0], bool) else "Int64"),
+}
+ODD = [None, float("nan"), "x", 1.5, 2, True, b"x", 1j, np.float32(1), [1]]
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.parametrize(
+    ("own", "cells"),
+    [
+        (("True", "False"), [True, False]),
+        ((0, 1), [True, False]),
+        (("0", "1"), [0, 1]),
+        (("0", "1"), [True, False]),
+        (("100000000000000001", "100000000000000003"), [100000000000000001, 100000000000000003]),
+    ],
+)
+def test_one_cell_decides_about_its_own_row_only(kind, own, cells):
+    """One odd cell would change the type of the others, if a list became an array."""
+    found, declared = [], {"x": (0.0, 1.0), "flag": own, "died": (0, 1)}
+    odd = ODD[:2] if kind in ("categories", "nullable") else ODD
+    for value in [cells[1], *odd]:
+        flag = COLUMNS[kind]([*cells * 3, value, *cells * 10])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tables = [{"x": np.full(27, 0.5), "flag": flag, "died": [0, 1, 1] * 9}]
+            rows = accord.models.glm(tables, "died ~ x + flag", "bernoulli", ranges=declared).shards[0]
+        found.append(np.delete(np.column_stack([rows["weight"], rows["design"]]), 6, axis=0))
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
 
 
 def test_draws_do_not_need_fitting_rows_at_every_agent():

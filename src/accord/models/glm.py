@@ -264,7 +264,7 @@ def _of_tables_within(
     """`glm_within` for tables in memory."""
     if isinstance(table, Study | RemoteStudy):
         raise TypeError("with ranges, pass the tables themselves: the levels and means of a study follow from its rows")
-    sources = sources_in_memory(table, Policy.none(), Dialects())
+    sources = sources_in_memory(table, Policy.none(), Dialects(), cell_by_cell=True)
     here = {}
     for source in sources:
         try:
