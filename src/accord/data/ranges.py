@@ -229,9 +229,9 @@ def records(path: Path, dialect: Dialect) -> dict[str, np.ndarray]:
     lines = [line.decode(dialect.encoding, "replace").rstrip("\r") for line in content]
     if len(lines) < dialect.header:
         raise ValueError(f"{path.name}: there is no header in line {dialect.header}")
-    header = [name.strip() for name in _cells(lines[dialect.header - 1], dialect) or []]
+    header = [name.strip() for name in cells_of(lines[dialect.header - 1], dialect) or []]
     empty = [""] * len(header)
-    found = [_cells(line, dialect) for line in lines[dialect.header :] if line.strip()]
+    found = [cells_of(line, dialect) for line in lines[dialect.header :] if line.strip()]
     rows = [cells if cells is not None and len(cells) == len(header) else empty for cells in found]
     columns = np.array(rows, object).reshape(len(rows), len(header)).T
     return {name: own for name, own in zip(header, columns, strict=True) if name}
@@ -243,10 +243,10 @@ def require_lines(dialect: Dialect) -> None:
         raise ValueError(f'a study with ranges needs an encoding such as "utf-8", found {dialect.encoding!r}')
 
 
-def _cells(line: str, dialect: Dialect) -> list[str] | None:
-    """The cells of a line. None if it is no row."""
+def cells_of(line: str, dialect: Dialect) -> list[str] | None:
+    """The cells of a line, split as in `read_sheet`. None if it is no row."""
     try:
-        (found,) = csv.reader([line], delimiter=dialect.separator, strict=True)
+        (found,) = csv.reader([line], delimiter=dialect.separator, skipinitialspace=True, strict=True)
     except (csv.Error, ValueError):
         return None
     return [cell.strip() for cell in found]
