@@ -571,7 +571,10 @@ def test_the_check_shows_epsilon_and_coverage(tmp_path, monkeypatch):
     words = ["study", "check", str(tmp_path / "study.toml"), str(tmp_path / "north" / "site.toml")]
     out = CliRunner().invoke(app, words)
     assert out.exit_code == 0, out.output
-    assert "this one included: 3" in out.output and "times as wide as without noise" in out.output
+    assert (
+        "this one included: 3" in out.output
+        and "times as wide as without noise, for columns spread evenly" in out.output
+    )
     assert not (tmp_path / "north" / "kept" / "ledger").exists()
     monkeypatch.setattr(private_model, "COVERAGE", 1.0)
     assert "Use more rows" in check(found.study, found.policy("north")).perhaps[0]
