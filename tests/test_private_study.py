@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import accord
 from accord.base.errors import DataError
 from accord.cli import app
-from accord.federation import RefusedError, StudyDocument, result
+from accord.federation import RefusedError, Site, StudyDocument, result
 from accord.federation.check import check
 from accord.federation.engine import CoarseStudyTotals
 from accord.federation.ledger import Ledger, _plain
@@ -592,6 +592,13 @@ def test_the_check_sees_cells_that_do_not_fit(tmp_path, column, values, message)
     (tmp_path / "north" / "rows.csv").write_text(written({**table(0), column: values}))
     (text,) = check(found.study, found.policy("north")).wrong
     assert f"{ROWS} of {ROWS} {message}" in text and "look at units" in text
+
+
+def test_entries_without_their_sites_raise(tmp_path):
+    found = federation(tmp_path)
+    entries = Site(found.policy("north")).answer(found.study, {}).entries
+    with pytest.raises(TypeError, match=r"must be pairs \(step, site\), found 0"):
+        Site(found.policy("south")).answer(found.study, entries)
 
 
 def test_the_check_doubts_a_study_that_is_not_certified(tmp_path):

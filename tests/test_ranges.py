@@ -1,7 +1,9 @@
 """Declared ranges: a model that depends on no row."""
 
+import re
 import sys
 import warnings
+from datetime import date
 
 import numpy as np
 import pandas as pd
@@ -151,6 +153,8 @@ def test_a_row_with_an_infinite_term_counts_as_none_without_a_word():
 def test_wrong_ranges_raise(wrong, message):
     with pytest.raises(ValueError, match=message):
         Ranges({**RANGES, **wrong})
+        ({"age": ("2020-01-01", "2024-12-31")}, "dates cannot be a range, found .* write days"),
+        ({"age": (date(2020, 1, 1), date(2024, 12, 31))}, "dates cannot be a range"),
 
 
 def test_wrong_calls_raise():
@@ -158,6 +162,24 @@ def test_wrong_calls_raise():
         model(table(0), formula="died ~ age + (1 | ward)")
     with pytest.raises(ValueError, match=r"a factor in C\(age\), so it needs levels"):
         model(table(0), formula="died ~ C(age)")
+@pytest.mark.filterwarnings("ignore:.* for their owner only")
+@pytest.mark.parametrize(
+    ("family", "own", "rule"),
+    [
+        ("gamma", (0.0, 500.0), "numbers > 0"),
+        ("beta", (0.0, 1.0), "numbers between 0 and 1, both excluded"),
+        ("bernoulli", (0, 2), "0 or 1"),
+        ("poisson", (0.5, 5.0), "counts 0, 1, 2, ..."),
+        ("normal", ("a", "b"), "numbers"),
+    ],
+)
+def test_a_range_that_does_not_fit_the_family_is_named(family, own, rule):
+    text = f"the range of died, {own!r}, does not fit the family {family}, whose responses are {rule}: declare a range"
+    text += " of such numbers only" + ", without decimal points" * (own in ((0, 2), (0.5, 5.0)))
+    with pytest.raises(ValueError, match=re.escape(text)):
+        accord.models.glm([table(0)], "died ~ age", family, ranges={"age": (20, 90), "died": own})
+
+
     with pytest.raises(ValueError, match=r"scale\(ward\) needs .* ranges: write its lowest and its highest number"):
         model(table(0), formula="died ~ scale(ward)")
     with pytest.raises(ValueError, match="cannot have an offset"):

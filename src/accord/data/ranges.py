@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ _EACH, _FEWEST = 20, 1000
 # Largest share of rows that do not fit, and of numbers beyond their range.
 ODD = 0.2
 # Largest size of a whole number, up to which doubles have all of them.
+# A date, with or without a time.
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T].*)?")
 _LARGEST = 2**53
 
 
@@ -115,6 +118,11 @@ class Ranges:
                         )
                 continue
             is_number = all(isinstance(one, int | float) and not isinstance(one, bool) for one in own)
+            if len(own) == 2 and all(map(_DATE.fullmatch, map(str, own))):
+                raise ValueError(
+                    f"ranges: {name} has two dates, and dates cannot be a range, found {own!r}: write days since a "
+                    "fixed date as numbers, in ranges and in the rows"
+                )
             # the width must be finite too
             is_wide = len(own) == 2 and is_number and all(abs(one) < np.inf for one in own)
             if not is_wide or not 0.0 < float(own[1]) - float(own[0]) < np.inf:

@@ -205,7 +205,14 @@ class Site:
             Another error, whose text is in the audit file only.
         """
         policy = self.policy
+        TypeError
+            `entries` has other keys.
         own_folder = policy.folder / study.hash[:16]
+        if wrong := [key for key in entries if not (isinstance(key, tuple) and len(key) == 2)]:
+            raise TypeError(
+                f"the keys of entries must be pairs (step, site), found {wrong[0]!r}. For the entries of another "
+                "site's Progress: {(step, site): entry for step, entry in progress.entries.items()}"
+            )
         store = prepared(own_folder)
         with alone(policy.folder):
             try:

@@ -333,7 +333,8 @@ def glm_within(
         try:
             built({})
         except ValueError as error:
-            text = str(error).replace(f"of site {MADE_UP!r}", "that the declared ranges allow")
+            text = _as_range(str(error), ranges, family_of(family).name)
+            text = text.replace(f"of site {MADE_UP!r}", "that the declared ranges allow")
             in_numbers = "holds text in ranges: write its lowest and its highest number without quotation marks, or"
             raise type(error)(text.replace("holds text: write", in_numbers)) from None
         # no row may stop the others, nor show itself by an error
@@ -346,6 +347,21 @@ def glm_within(
     for place, (site, own) in enumerate(here.items(), 1):
         shards[sites.index(site)] = _scattered(post.source(place), own.fits)
     return post.within(made, sites, rows, shards)
+
+
+def _as_range(text: str, ranges: Ranges, family: str) -> str:
+    """An error about the responses of the made-up rows, as one about their range."""
+    found = re.match(
+        rf"(?:some responses|the response) of (\w+)\S* at site {MADE_UP!r} (?:are not|must hold) (.*)", text
+    )
+    if found is None:
+        return text
+    name, rule = found[1], re.split(r": write|, found| \(", found[2])[0]
+    whole = ", without decimal points" if rule.startswith(("0", "counts")) else ""
+    return (
+        f"the range of {name}, {ranges.columns[name]!r}, does not fit the family {family}, whose responses are {rule}: "
+        f"declare a range of such numbers only{whole}"
+    )
 
 
 def _without_errors(site: str, own: Fitted, built: Callable[[dict[str, Any]], Regression]) -> Fitted:
