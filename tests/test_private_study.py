@@ -594,6 +594,18 @@ def test_the_check_sees_cells_that_do_not_fit(tmp_path, column, values, message)
     assert f"{ROWS} of {ROWS} {message}" in text and "look at units" in text
 
 
+def test_the_site_alone_learns_of_numbers_beyond_their_ranges(tmp_path):
+    found = federation(tmp_path)
+    own = table(0)
+    own["age"][:100] = 999
+    (tmp_path / "north" / "rows.csv").write_text(written(own))
+    with pytest.warns(UserWarning, match="north .rows.csv.: column 'age' has a number such as -999 .* in 100 rows"):
+        check(found.study, found.policy("north"))
+    found.run(until=2)
+    (line,) = {line for line in found.log if "beyond its range" in line}
+    assert "more than 1% of the numbers of age" in line and found.board.read(2, "north")
+
+
 def test_entries_without_their_sites_raise(tmp_path):
     found = federation(tmp_path)
     entries = Site(found.policy("north")).answer(found.study, {}).entries

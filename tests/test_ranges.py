@@ -63,7 +63,10 @@ def test_rows_that_do_not_fit_have_no_weight():
     found = {name: list(values) for name, values in table(0).items()}
     found["age"][0], found["ward"][1], found["died"][2], found["dose"][3] = None, "z", 2, "abc"
     found["age"][4], found["age"][5] = 1e9, -1e9
-    post = model(found, table(1))
+    with pytest.warns(
+        UserWarning, match="more than 1% of the numbers of age are beyond its range and count as its end"
+    ):
+        post = model(found, table(1))
     rows = post.shards[0]
     np.testing.assert_array_equal(np.flatnonzero(rows["weight"] == 0.0), [0, 1, 2, 3])
     assert list(post.sizes) == [60, 60] and post.agreed.rows == (60, 60)
@@ -72,7 +75,9 @@ def test_rows_that_do_not_fit_have_no_weight():
     # they add nothing to the likelihood
     x = np.full(post.dim, 0.3)
     kept = {name: [value for k, value in enumerate(values) if k > 3] for name, values in found.items()}
-    np.testing.assert_allclose(post.gradients(x)[0], model(kept, table(1)).gradients(x)[0], rtol=1e-6)
+    with pytest.warns(UserWarning, match="beyond its range"):
+        expected = model(kept, table(1)).gradients(x)[0]
+    np.testing.assert_allclose(post.gradients(x)[0], expected, rtol=1e-6)
 
 
 COLUMNS = {
@@ -114,7 +119,7 @@ def test_one_cell_decides_about_its_own_row_only(kind, own, cells):
 
 def test_draws_do_not_need_fitting_rows_at_every_agent():
     empty = {**table(0), "died": np.full(60, 3)}
-    with pytest.warns(UserWarning, match="agent 0: .* and of the rows are left out, most .* a cell of died"):
+    with pytest.warns(UserWarning, match="agent 0: more than a fifth of the rows are left out, most .* of died"):
         post = model(empty, table(1))
     run = accord.sample(post, accord.Network.star(2), draws=100)
     alone = accord.sample(model(table(1)), accord.Network.star(1), draws=100)
@@ -148,20 +153,15 @@ def test_a_row_with_an_infinite_term_counts_as_none_without_a_word():
         ({"ward": ("a ", "b")}, "ends with a space"),
         ({"age": (0, 10**20)}, "beyond 2"),
         ({"ward": ("a", 1)}, "ward needs"),
+        ({"age": ("2020-01-01", "2024-12-31")}, "dates cannot be a range, found .* write days"),
+        ({"age": (date(2020, 1, 1), date(2024, 12, 31))}, "dates cannot be a range"),
     ],
 )
 def test_wrong_ranges_raise(wrong, message):
     with pytest.raises(ValueError, match=message):
         Ranges({**RANGES, **wrong})
-        ({"age": ("2020-01-01", "2024-12-31")}, "dates cannot be a range, found .* write days"),
-        ({"age": (date(2020, 1, 1), date(2024, 12, 31))}, "dates cannot be a range"),
 
 
-def test_wrong_calls_raise():
-    with pytest.raises(ValueError, match="effects of groups"):
-        model(table(0), formula="died ~ age + (1 | ward)")
-    with pytest.raises(ValueError, match=r"a factor in C\(age\), so it needs levels"):
-        model(table(0), formula="died ~ C(age)")
 @pytest.mark.filterwarnings("ignore:.* for their owner only")
 @pytest.mark.parametrize(
     ("family", "own", "rule"),
@@ -180,6 +180,11 @@ def test_a_range_that_does_not_fit_the_family_is_named(family, own, rule):
         accord.models.glm([table(0)], "died ~ age", family, ranges={"age": (20, 90), "died": own})
 
 
+def test_wrong_calls_raise():
+    with pytest.raises(ValueError, match="effects of groups"):
+        model(table(0), formula="died ~ age + (1 | ward)")
+    with pytest.raises(ValueError, match=r"a factor in C\(age\), so it needs levels"):
+        model(table(0), formula="died ~ C(age)")
     with pytest.raises(ValueError, match=r"scale\(ward\) needs .* ranges: write its lowest and its highest number"):
         model(table(0), formula="died ~ scale(ward)")
     with pytest.raises(ValueError, match="cannot have an offset"):
@@ -269,8 +274,18 @@ def test_only_counts_are_rounded():
 
 
 def test_many_cells_beyond_a_range_are_a_warning():
-    with pytest.warns(UserWarning, match="agent 0: more than a fifth of the numbers of age are beyond its range"):
+    with pytest.warns(UserWarning, match="agent 0: more than 1% of the numbers of age are beyond its range"):
         accord.models.glm([table(0)], "died ~ age", "bernoulli", ranges={"age": (60, 70), "died": (0, 1)})
+
+
+@pytest.mark.parametrize(("odd", "is_many"), [(2, False), (3, True)])
+def test_a_code_for_missing_values_in_a_few_rows_is_a_warning(odd, is_many):
+    age = np.full(200, 50.0)
+    age[:odd] = 999
+    found = Ranges({"age": (20, 90)}).within({"age": age}, Dialect())
+    assert found.codes == {"age": odd} and ("codes such as 999" in found.warning) == is_many
+    # 99 is a usual number here, and others are not far
+    assert Ranges({"age": (20, 90)}).within({"age": np.append(age + 40, 99)}, Dialect()).codes == {"age": 0}
 
 
 def test_a_missing_range_is_named_and_others_are_not_used():

@@ -22,16 +22,19 @@ from ..base.errors import DataError
 from .cells import BLANKS
 from .collectives import Noisy, Numbers, SiteCollectives, raise_all
 from .files import Dialect
+from .warnings import far_codes
 
 # The name of the made-up rows among the sites.
 MADE_UP = "declared ranges"
 # Made-up rows for each level of a factor, and the fewest.
 _EACH, _FEWEST = 20, 1000
-# Largest share of rows that do not fit, and of numbers beyond their range.
+# Largest share of rows that do not fit, and of numbers beyond their range, with which a site can take part.
 ODD = 0.2
-# Largest size of a whole number, up to which doubles have all of them.
+# Share of numbers beyond their range above which their owner is warned.
+_FEW = 0.01
 # A date, with or without a time.
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T].*)?")
+# Largest size of a whole number, up to which doubles have all of them.
 _LARGEST = 2**53
 
 
@@ -48,12 +51,15 @@ class Fitted(NamedTuple):
         For each column, how many numbers are beyond its range.
     misfits
         For each column, how many cells do not fit.
+    codes
+        For each column of numbers, how many often mean a missing value, such as 999, and are far from all others.
     """
 
     columns: dict[str, np.ndarray]
     fits: np.ndarray
     clipped: dict[str, int]
     misfits: dict[str, int]
+    codes: dict[str, int]
 
     @property
     def unfit(self) -> int:
@@ -67,16 +73,23 @@ class Fitted(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """A text about many cells that do not fit, for the owner of the rows only; empty if few do not fit."""
-        many = ODD * self.fits.size
-        found = [f"the numbers of {name} are beyond its range" for name, count in self.clipped.items() if count > many]
-        if self.unfit > many:
-            found.append(f"the rows are left out, most of them for a cell of {self.most_misfits} that does not fit")
+        """A text about cells that do not fit, for the owner of the rows only; empty if few do not fit."""
+        rows = self.fits.size
+        found = [
+            f"more than {_FEW:.0%} of the numbers of {name} are beyond its range and count as its end"
+            for name, count in self.clipped.items()
+            if count > _FEW * rows
+        ]
+        if self.unfit > ODD * rows:
+            found.append(
+                f"more than a fifth of the rows are left out, most of them for a cell of {self.most_misfits} that does "
+                "not fit"
+            )
         if not found:
             return ""
         return (
-            f"more than a fifth of {', and of '.join(found)}. Look at units, spellings of levels and missing cells. "
-            "This warning depends on the rows, so it is for their owner only"
+            f"{', and '.join(found)}. Look at units, codes such as 999, spellings of levels and missing cells. This "
+            "warning depends on the rows, so it is for their owner only"
         )
 
 
@@ -107,6 +120,11 @@ class Ranges:
         for name, own in self.columns.items():
             if isinstance(own, str) or not isinstance(own, Sequence) or len(own) < 2:
                 raise ValueError(f"ranges: {name} needs a lowest and a highest number, or levels, found {own!r}")
+            if len(own) == 2 and all(map(_DATE.fullmatch, map(str, own))):
+                raise ValueError(
+                    f"ranges: {name} has two dates, and dates cannot be a range, found {own!r}: write days since a "
+                    "fixed date as numbers, in ranges and in the rows"
+                )
             if all(isinstance(one, str) for one in own):
                 if len(set(own)) < len(own):
                     raise ValueError(f"ranges: {name} has a level twice, found {own!r}")
@@ -118,11 +136,6 @@ class Ranges:
                         )
                 continue
             is_number = all(isinstance(one, int | float) and not isinstance(one, bool) for one in own)
-            if len(own) == 2 and all(map(_DATE.fullmatch, map(str, own))):
-                raise ValueError(
-                    f"ranges: {name} has two dates, and dates cannot be a range, found {own!r}: write days since a "
-                    "fixed date as numbers, in ranges and in the rows"
-                )
             # the width must be finite too
             is_wide = len(own) == 2 and is_number and all(abs(one) < np.inf for one in own)
             if not is_wide or not 0.0 < float(own[1]) - float(own[0]) < np.inf:
@@ -185,7 +198,8 @@ class Ranges:
         for name in self.columns:
             if name not in columns:
                 raise DataError(f"there is no column {name!r} (names must match exactly)")
-        found, clipped, misfits = dict[str, np.ndarray](), dict[str, int](), dict[str, int]()
+        found = dict[str, np.ndarray]()
+        clipped, misfits, codes = dict[str, int](), dict[str, int](), dict[str, int]()
         fits = np.ones(len(next(iter(columns.values()))), bool)
         for name, own in self.columns.items():
             if isinstance(own[0], str):
@@ -195,14 +209,15 @@ class Ranges:
             else:
                 numbers = np.array([_number(cell, dialect) for cell in columns[name]], np.float64)
                 found[name], is_known = np.clip(numbers, *own), ~np.isnan(numbers)
-                clipped[name] = int(((numbers < own[0]) | (numbers > own[1])).sum())
+                codes[name] = far_codes(numbers[np.isfinite(numbers)])
                 if self.is_whole(name):
                     if own[1] - own[0] == 1:
                         is_known &= np.isin(numbers, own)
                     found[name] = np.rint(found[name])
+                clipped[name] = int((is_known & ((numbers < own[0]) | (numbers > own[1]))).sum())
             misfits[name] = int((~is_known).sum())
             fits &= is_known
-        return Fitted({name: values[fits] for name, values in found.items()}, fits, clipped, misfits)
+        return Fitted({name: values[fits] for name, values in found.items()}, fits, clipped, misfits, codes)
 
     def is_whole(self, name: str) -> bool:
         """Whether a column of numbers has whole numbers only."""

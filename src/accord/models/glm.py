@@ -115,8 +115,8 @@ def glm(
         its levels, from public knowledge: ``{"age": (18, 90), "ward": ("a", "b"), "died": (0, 1)}``. Levels, default
         priors, means and standard deviations then follow from these ranges and not from rows. A number beyond its
         range counts as the end of the range. A row with a missing cell or an unknown level is left out. With the
-        range (0, 1), so is a row with another number: write (0.0, 1.0) for shares. If any of this happens to more than
-        a fifth of a table's rows, a warning says so.
+        range (0, 1), so is a row with another number: write (0.0, 1.0) for shares. If more than a fifth of a table's
+        rows are left out, or more than 1% of a column's numbers are beyond their range, a warning says so.
 
     Returns
     -------
