@@ -943,7 +943,7 @@ FAULTS = [
     ),
     Fault("ledger, no sum", "federation/ledger.py", "squares[shared] += other.mu**2", "squares[shared] += 0.0", LEDGER),
     Fault("ledger, other persons", "federation/ledger.py", "if other.person != own.person and", "if False and", LEDGER),
-    Fault("ledger, other numbers", "federation/ledger.py", "found = _NUMBER.fullmatch(cell)", "found = None", LEDGER),
+    Fault("ledger, other numbers", "federation/ledger.py", "number = Dialect().number(text)", "number = None", LEDGER),
     Fault(
         "private, noise only", "samplers/by_sums/private_model.py", "return self.wider <= WIDEST", "return True", LEDGER
     ),
@@ -951,8 +951,8 @@ FAULTS = [
     Fault(
         "ledger, persons",
         "federation/ledger.py",
-        "cells = [{person: _plain(row[place])",
-        "cells = [{person: _plain(row[0])",
+        "_plain(cells[place]) if",
+        "_plain(cells[0]) if",
         LEDGER,
     ),
     Fault(

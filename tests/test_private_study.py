@@ -1,5 +1,7 @@
 """Studies with differential privacy: what leaves, the ledger, and the draws of one process."""
 
+import csv
+import io
 import json
 import shutil
 import warnings
@@ -13,10 +15,10 @@ from typer.testing import CliRunner
 import accord
 from accord.base.errors import DataError
 from accord.cli import app
-from accord.federation import RefusedError, StudyDocument, result
+from accord.federation import RefusedError, Site, StudyDocument, result
 from accord.federation.check import check
 from accord.federation.engine import CoarseStudyTotals
-from accord.federation.ledger import Ledger
+from accord.federation.ledger import Ledger, _plain
 from accord.federation.program import remedy
 from accord.samplers.by_sums import private_model
 from accord.samplers.by_sums.private import spent, strength
@@ -376,6 +378,99 @@ def test_an_id_with_the_same_number_is_the_same_person(ledger, text):
     assert epsilon(ledger.policy("north"), StudyDocument(STUDY.replace("draws = 200", "draws = 100"))) > 3.5
 
 
+def other():
+    return StudyDocument(STUDY.replace("draws = 200", "draws = 100"))
+
+
+@pytest.mark.parametrize("person", ["id", None])
+@pytest.mark.parametrize("separator", [",", ";", "\t", " "])
+def test_another_way_to_quote_or_separate_cells_makes_no_new_rows(ledger, person, separator):
+    """A name with a comma stands before the column that recognises rows."""
+
+    def write(separator, quoting):
+        content = io.StringIO()
+        lines = csv.writer(content, delimiter=separator, quoting=quoting, lineterminator="\n")
+        lines.writerows([["name", "id", *table(0)], *rows])
+        (ledger.folder / "north" / "rows.csv").write_text(content.getvalue())
+
+    found = zip(*table(0).values(), strict=True)
+    rows = [[f"Smith{k % 7}, John; jr.", f"P{k}", *own] for k, own in enumerate(found)]
+    ledger.changes = {"person": person} if person else {}
+    write(",", csv.QUOTE_MINIMAL)
+    again(ledger, STUDY)
+    entered(ledger.policy("north"), ledger.study)
+    if person:
+        # a name changes, and a person does not
+        rows = [[f"Smith{k % 5}, J.", *own[1:]] for k, own in enumerate(rows)]
+    write(separator, csv.QUOTE_ALL)
+    hashes = Ledger(ledger.policy("north")).require(other()).rows
+    (line,) = Ledger(ledger.policy("north"))._others(other())
+    assert set(hashes) == set(line.rows) and hashes.size == ROWS
+
+
+def test_a_name_with_a_comma_hides_no_second_row_of_a_person(ledger):
+    rows = [f'"Smith, visit {k}",P{k // 2},50,a,1' for k in range(ROWS)]
+    path = ledger.folder / "north" / "rows.csv"
+    path.write_text("\n".join(["name,id,age,ward,died", *rows]))
+    ledger.changes = {"person": "id"}
+    with pytest.raises(RefusedError, match="several rows of one person"):
+        again(ledger, STUDY).answer("north")
+
+
+def test_lines_that_a_study_leaves_out_are_rows_of_the_ledger(ledger):
+    path = ledger.folder / "north" / "rows.csv"
+    odd = ["1", "50,a,1,7,8", '50,"a,1', "", '50,"a"b,1,7', "50,a,1,7,8"]
+    path.write_text("\n".join([written({**table(0), "id": np.arange(ROWS)}), *odd]))
+    ledger.changes = {"person": "id"}
+    again(ledger, STUDY).answer("north")
+    assert epsilon(ledger.policy("north"), other()) > 3.5
+    (line,) = Ledger(ledger.policy("north"))._others(other())
+    assert line.rows.size == ROWS + 5
+
+
+def test_a_header_may_be_below_other_lines(ledger):
+    path = ledger.folder / "north" / "rows.csv"
+    path.write_text("An export; with a title, and\n\n" + written({**table(0), "id": np.arange(ROWS)}))
+    ledger.changes = {"person": "id"}
+    again(ledger, STUDY.replace("[model]", "header = 3\n[model]", 1)).answer("north")
+    assert Ledger(ledger.policy("north")).require(ledger.study).rows.size == ROWS
+
+
+@pytest.mark.parametrize(
+    ("cell", "same"),
+    [
+        ("1e+05", "100000"),
+        (".7", "0.70"),
+        ("7e3", "7000.0"),
+        ("1e-7", "0.0000001"),
+        (",5", "5E-1"),
+        ("-0.0", "0"),
+        ("+0012", "12"),
+        ("12345678901234567890", "12345678901234567890.0"),
+        ("Infinity", "1e999"),
+        ("0e99999999999999999999", "0"),
+    ],
+)
+def test_spellings_of_a_number(cell, same):
+    assert _plain(cell) == _plain(same)
+
+
+@pytest.mark.parametrize(
+    ("cell", "different"),
+    [
+        ("12345678901234567890", "12345678901234567891"),
+        ("1" * 40, "1" * 39 + "2"),
+        ("0.12345678901234567890", "0.12345678901234567891"),
+        ("1_000", "1000"),
+        ("-1", "1"),
+        ("1,2,3", "1.23"),
+        ("100", "10"),
+    ],
+)
+def test_different_numbers(cell, different):
+    assert _plain(cell) != _plain(different)
+
+
 @pytest.mark.parametrize(("before", "after"), [("id", None), (None, "id"), ("id", "number")])
 def test_rows_are_recognised_by_one_column_in_all_studies(ledger, before, after):
     path = ledger.folder / "north" / "rows.csv"
@@ -476,7 +571,10 @@ def test_the_check_shows_epsilon_and_coverage(tmp_path, monkeypatch):
     words = ["study", "check", str(tmp_path / "study.toml"), str(tmp_path / "north" / "site.toml")]
     out = CliRunner().invoke(app, words)
     assert out.exit_code == 0, out.output
-    assert "this one included: 3" in out.output and "times as wide as without noise" in out.output
+    assert (
+        "this one included: 3" in out.output
+        and "times as wide as without noise, for columns spread evenly" in out.output
+    )
     assert not (tmp_path / "north" / "kept" / "ledger").exists()
     monkeypatch.setattr(private_model, "COVERAGE", 1.0)
     assert "Use more rows" in check(found.study, found.policy("north")).perhaps[0]
@@ -494,6 +592,25 @@ def test_the_check_sees_cells_that_do_not_fit(tmp_path, column, values, message)
     (tmp_path / "north" / "rows.csv").write_text(written({**table(0), column: values}))
     (text,) = check(found.study, found.policy("north")).wrong
     assert f"{ROWS} of {ROWS} {message}" in text and "look at units" in text
+
+
+def test_the_site_alone_learns_of_numbers_beyond_their_ranges(tmp_path):
+    found = federation(tmp_path)
+    own = table(0)
+    own["age"][:100] = 999
+    (tmp_path / "north" / "rows.csv").write_text(written(own))
+    with pytest.warns(UserWarning, match="north .rows.csv.: column 'age' has a number such as -999 .* in 100 rows"):
+        check(found.study, found.policy("north"))
+    found.run(until=2)
+    (line,) = {line for line in found.log if "beyond its range" in line}
+    assert "more than 1% of the numbers of age" in line and found.board.read(2, "north")
+
+
+def test_entries_without_their_sites_raise(tmp_path):
+    found = federation(tmp_path)
+    entries = Site(found.policy("north")).answer(found.study, {}).entries
+    with pytest.raises(TypeError, match=r"must be pairs \(step, site\), found 0"):
+        Site(found.policy("south")).answer(found.study, entries)
 
 
 def test_the_check_doubts_a_study_that_is_not_certified(tmp_path):

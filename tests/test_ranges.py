@@ -1,8 +1,12 @@
 """Declared ranges: a model that depends on no row."""
 
+import re
 import sys
+import warnings
+from datetime import date
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import accord
@@ -59,7 +63,10 @@ def test_rows_that_do_not_fit_have_no_weight():
     found = {name: list(values) for name, values in table(0).items()}
     found["age"][0], found["ward"][1], found["died"][2], found["dose"][3] = None, "z", 2, "abc"
     found["age"][4], found["age"][5] = 1e9, -1e9
-    post = model(found, table(1))
+    with pytest.warns(
+        UserWarning, match="more than 1% of the numbers of age are beyond its range and count as its end"
+    ):
+        post = model(found, table(1))
     rows = post.shards[0]
     np.testing.assert_array_equal(np.flatnonzero(rows["weight"] == 0.0), [0, 1, 2, 3])
     assert list(post.sizes) == [60, 60] and post.agreed.rows == (60, 60)
@@ -68,12 +75,51 @@ def test_rows_that_do_not_fit_have_no_weight():
     # they add nothing to the likelihood
     x = np.full(post.dim, 0.3)
     kept = {name: [value for k, value in enumerate(values) if k > 3] for name, values in found.items()}
-    np.testing.assert_allclose(post.gradients(x)[0], model(kept, table(1)).gradients(x)[0], rtol=1e-6)
+    with pytest.warns(UserWarning, match="beyond its range"):
+        expected = model(kept, table(1)).gradients(x)[0]
+    np.testing.assert_allclose(post.gradients(x)[0], expected, rtol=1e-6)
+
+
+COLUMNS = {
+    "list": list,
+    "tuple": tuple,
+    "objects": lambda cells: pd.Series(cells, dtype=object),
+    "array": lambda cells: np.array(cells, object),
+    "categories": lambda cells: pd.Categorical(cells),
+    "nullable": lambda cells: pd.array(cells, dtype="boolean" if isinstance(cells[0], bool) else "Int64"),
+}
+ODD = [None, float("nan"), "x", 1.5, 2, True, b"x", 1j, np.float32(1), [1]]
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.parametrize(
+    ("own", "cells"),
+    [
+        (("True", "False"), [True, False]),
+        ((0, 1), [True, False]),
+        (("0", "1"), [0, 1]),
+        (("0", "1"), [True, False]),
+        (("100000000000000001", "100000000000000003"), [100000000000000001, 100000000000000003]),
+    ],
+)
+def test_one_cell_decides_about_its_own_row_only(kind, own, cells):
+    """One odd cell would change the type of the others, if a list became an array."""
+    found, declared = [], {"x": (0.0, 1.0), "flag": own, "died": (0, 1)}
+    odd = ODD[:2] if kind in ("categories", "nullable") else ODD
+    for value in [cells[1], *odd]:
+        flag = COLUMNS[kind]([*cells * 3, value, *cells * 10])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tables = [{"x": np.full(27, 0.5), "flag": flag, "died": [0, 1, 1] * 9}]
+            rows = accord.models.glm(tables, "died ~ x + flag", "bernoulli", ranges=declared).shards[0]
+        found.append(np.delete(np.column_stack([rows["weight"], rows["design"]]), 6, axis=0))
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
 
 
 def test_draws_do_not_need_fitting_rows_at_every_agent():
     empty = {**table(0), "died": np.full(60, 3)}
-    with pytest.warns(UserWarning, match="agent 0: .* and of the rows are left out, most .* a cell of died"):
+    with pytest.warns(UserWarning, match="agent 0: more than a fifth of the rows are left out, most .* of died"):
         post = model(empty, table(1))
     run = accord.sample(post, accord.Network.star(2), draws=100)
     alone = accord.sample(model(table(1)), accord.Network.star(1), draws=100)
@@ -107,11 +153,31 @@ def test_a_row_with_an_infinite_term_counts_as_none_without_a_word():
         ({"ward": ("a ", "b")}, "ends with a space"),
         ({"age": (0, 10**20)}, "beyond 2"),
         ({"ward": ("a", 1)}, "ward needs"),
+        ({"age": ("2020-01-01", "2024-12-31")}, "dates cannot be a range, found .* write days"),
+        ({"age": (date(2020, 1, 1), date(2024, 12, 31))}, "dates cannot be a range"),
     ],
 )
 def test_wrong_ranges_raise(wrong, message):
     with pytest.raises(ValueError, match=message):
         Ranges({**RANGES, **wrong})
+
+
+@pytest.mark.filterwarnings("ignore:.* for their owner only")
+@pytest.mark.parametrize(
+    ("family", "own", "rule"),
+    [
+        ("gamma", (0.0, 500.0), "numbers > 0"),
+        ("beta", (0.0, 1.0), "numbers between 0 and 1, both excluded"),
+        ("bernoulli", (0, 2), "0 or 1"),
+        ("poisson", (0.5, 5.0), "counts 0, 1, 2, ..."),
+        ("normal", ("a", "b"), "numbers"),
+    ],
+)
+def test_a_range_that_does_not_fit_the_family_is_named(family, own, rule):
+    text = f"the range of died, {own!r}, does not fit the family {family}, whose responses are {rule}: declare a range"
+    text += " of such numbers only" + ", without decimal points" * (own in ((0, 2), (0.5, 5.0)))
+    with pytest.raises(ValueError, match=re.escape(text)):
+        accord.models.glm([table(0)], "died ~ age", family, ranges={"age": (20, 90), "died": own})
 
 
 def test_wrong_calls_raise():
@@ -208,8 +274,18 @@ def test_only_counts_are_rounded():
 
 
 def test_many_cells_beyond_a_range_are_a_warning():
-    with pytest.warns(UserWarning, match="agent 0: more than a fifth of the numbers of age are beyond its range"):
+    with pytest.warns(UserWarning, match="agent 0: more than 1% of the numbers of age are beyond its range"):
         accord.models.glm([table(0)], "died ~ age", "bernoulli", ranges={"age": (60, 70), "died": (0, 1)})
+
+
+@pytest.mark.parametrize(("odd", "is_many"), [(2, False), (3, True)])
+def test_a_code_for_missing_values_in_a_few_rows_is_a_warning(odd, is_many):
+    age = np.full(200, 50.0)
+    age[:odd] = 999
+    found = Ranges({"age": (20, 90)}).within({"age": age}, Dialect())
+    assert found.codes == {"age": odd} and ("codes such as 999" in found.warning) == is_many
+    # 99 is a usual number here, and others are not far
+    assert Ranges({"age": (20, 90)}).within({"age": np.append(age + 40, 99)}, Dialect()).codes == {"age": 0}
 
 
 def test_a_missing_range_is_named_and_others_are_not_used():

@@ -59,7 +59,7 @@ def check_command(study: _Study, policy: _Policy) -> None:
         if found.coverage is not None:
             typer.echo(
                 f"forecast with as many rows at all sites: intervals of 90% cover {found.coverage.share:.0%} of the "
-                f"time, and are {found.coverage.width}"
+                f"time, and are {found.coverage.width}, for columns spread evenly over their ranges"
             )
         for text in found.perhaps:
             typer.echo(f"perhaps: with rows like these at all sites, {text}")

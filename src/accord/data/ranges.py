@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +22,18 @@ from ..base.errors import DataError
 from .cells import BLANKS
 from .collectives import Noisy, Numbers, SiteCollectives, raise_all
 from .files import Dialect
+from .warnings import far_codes
 
 # The name of the made-up rows among the sites.
 MADE_UP = "declared ranges"
 # Made-up rows for each level of a factor, and the fewest.
 _EACH, _FEWEST = 20, 1000
-# Largest share of rows that do not fit, and of numbers beyond their range.
+# Largest share of rows that do not fit, and of numbers beyond their range, with which a site can take part.
 ODD = 0.2
+# Share of numbers beyond their range above which their owner is warned.
+_FEW = 0.01
+# A date, with or without a time.
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T].*)?")
 # Largest size of a whole number, up to which doubles have all of them.
 _LARGEST = 2**53
 
@@ -45,12 +51,15 @@ class Fitted(NamedTuple):
         For each column, how many numbers are beyond its range.
     misfits
         For each column, how many cells do not fit.
+    codes
+        For each column of numbers, how many often mean a missing value, such as 999, and are far from all others.
     """
 
     columns: dict[str, np.ndarray]
     fits: np.ndarray
     clipped: dict[str, int]
     misfits: dict[str, int]
+    codes: dict[str, int]
 
     @property
     def unfit(self) -> int:
@@ -64,16 +73,23 @@ class Fitted(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """A text about many cells that do not fit, for the owner of the rows only; empty if few do not fit."""
-        many = ODD * self.fits.size
-        found = [f"the numbers of {name} are beyond its range" for name, count in self.clipped.items() if count > many]
-        if self.unfit > many:
-            found.append(f"the rows are left out, most of them for a cell of {self.most_misfits} that does not fit")
+        """A text about cells that do not fit, for the owner of the rows only; empty if few do not fit."""
+        rows = self.fits.size
+        found = [
+            f"more than {_FEW:.0%} of the numbers of {name} are beyond its range and count as its end"
+            for name, count in self.clipped.items()
+            if count > _FEW * rows
+        ]
+        if self.unfit > ODD * rows:
+            found.append(
+                f"more than a fifth of the rows are left out, most of them for a cell of {self.most_misfits} that does "
+                "not fit"
+            )
         if not found:
             return ""
         return (
-            f"more than a fifth of {', and of '.join(found)}. Look at units, spellings of levels and missing cells. "
-            "This warning depends on the rows, so it is for their owner only"
+            f"{', and '.join(found)}. Look at units, codes such as 999, spellings of levels and missing cells. This "
+            "warning depends on the rows, so it is for their owner only"
         )
 
 
@@ -104,6 +120,11 @@ class Ranges:
         for name, own in self.columns.items():
             if isinstance(own, str) or not isinstance(own, Sequence) or len(own) < 2:
                 raise ValueError(f"ranges: {name} needs a lowest and a highest number, or levels, found {own!r}")
+            if len(own) == 2 and all(map(_DATE.fullmatch, map(str, own))):
+                raise ValueError(
+                    f"ranges: {name} has two dates, and dates cannot be a range, found {own!r}: write days since a "
+                    "fixed date as numbers, in ranges and in the rows"
+                )
             if all(isinstance(one, str) for one in own):
                 if len(set(own)) < len(own):
                     raise ValueError(f"ranges: {name} has a level twice, found {own!r}")
@@ -177,7 +198,8 @@ class Ranges:
         for name in self.columns:
             if name not in columns:
                 raise DataError(f"there is no column {name!r} (names must match exactly)")
-        found, clipped, misfits = dict[str, np.ndarray](), dict[str, int](), dict[str, int]()
+        found = dict[str, np.ndarray]()
+        clipped, misfits, codes = dict[str, int](), dict[str, int](), dict[str, int]()
         fits = np.ones(len(next(iter(columns.values()))), bool)
         for name, own in self.columns.items():
             if isinstance(own[0], str):
@@ -187,14 +209,15 @@ class Ranges:
             else:
                 numbers = np.array([_number(cell, dialect) for cell in columns[name]], np.float64)
                 found[name], is_known = np.clip(numbers, *own), ~np.isnan(numbers)
-                clipped[name] = int(((numbers < own[0]) | (numbers > own[1])).sum())
+                codes[name] = far_codes(numbers[np.isfinite(numbers)])
                 if self.is_whole(name):
                     if own[1] - own[0] == 1:
                         is_known &= np.isin(numbers, own)
                     found[name] = np.rint(found[name])
+                clipped[name] = int((is_known & ((numbers < own[0]) | (numbers > own[1]))).sum())
             misfits[name] = int((~is_known).sum())
             fits &= is_known
-        return Fitted({name: values[fits] for name, values in found.items()}, fits, clipped, misfits)
+        return Fitted({name: values[fits] for name, values in found.items()}, fits, clipped, misfits, codes)
 
     def is_whole(self, name: str) -> bool:
         """Whether a column of numbers has whole numbers only."""
@@ -229,9 +252,9 @@ def records(path: Path, dialect: Dialect) -> dict[str, np.ndarray]:
     lines = [line.decode(dialect.encoding, "replace").rstrip("\r") for line in content]
     if len(lines) < dialect.header:
         raise ValueError(f"{path.name}: there is no header in line {dialect.header}")
-    header = [name.strip() for name in _cells(lines[dialect.header - 1], dialect) or []]
+    header = [name.strip() for name in cells_of(lines[dialect.header - 1], dialect) or []]
     empty = [""] * len(header)
-    found = [_cells(line, dialect) for line in lines[dialect.header :] if line.strip()]
+    found = [cells_of(line, dialect) for line in lines[dialect.header :] if line.strip()]
     rows = [cells if cells is not None and len(cells) == len(header) else empty for cells in found]
     columns = np.array(rows, object).reshape(len(rows), len(header)).T
     return {name: own for name, own in zip(header, columns, strict=True) if name}
@@ -243,10 +266,10 @@ def require_lines(dialect: Dialect) -> None:
         raise ValueError(f'a study with ranges needs an encoding such as "utf-8", found {dialect.encoding!r}')
 
 
-def _cells(line: str, dialect: Dialect) -> list[str] | None:
-    """The cells of a line. None if it is no row."""
+def cells_of(line: str, dialect: Dialect) -> list[str] | None:
+    """The cells of a line, split as in `read_sheet`. None if it is no row."""
     try:
-        (found,) = csv.reader([line], delimiter=dialect.separator, strict=True)
+        (found,) = csv.reader([line], delimiter=dialect.separator, skipinitialspace=True, strict=True)
     except (csv.Error, ValueError):
         return None
     return [cell.strip() for cell in found]

@@ -134,8 +134,13 @@ def _floors(path: Path, policy: Policy | None) -> Policy:
     return reduce(Policy.stricter, [one for one in found if one is not None] or [Policy()])
 
 
-def sources_in_memory(table: Any, policy: Policy | None, dialects: Dialects) -> list[Source]:
-    """The cells of sites, from a sequence or mapping of tables in memory."""
+def sources_in_memory(
+    table: Any, policy: Policy | None, dialects: Dialects, *, cell_by_cell: bool = False
+) -> list[Source]:
+    """The cells of sites, from a sequence or mapping of tables in memory.
+
+    With `cell_by_cell`, no cell has a say in the type of the other cells of its column.
+    """
     if isinstance(table, Mapping):
         sites, tables = [str(name) for name in table], list(table.values())
     elif isinstance(table, Sequence) and not isinstance(table, str | bytes):
@@ -151,15 +156,15 @@ def sources_in_memory(table: Any, policy: Policy | None, dialects: Dialects) -> 
     floors = policy or Policy()
     dialects.require_sites(sites)
     return [
-        Source(site, site, "row", floors, *_columns_in_memory(site, own), dialects.at(site))
+        Source(site, site, "row", floors, *_columns_in_memory(site, own, cell_by_cell), dialects.at(site))
         for site, own in zip(sites, tables, strict=True)
     ]
 
 
-def _columns_in_memory(site: str, table: Any) -> tuple[dict[str, np.ndarray], range]:
+def _columns_in_memory(site: str, table: Any, cell_by_cell: bool) -> tuple[dict[str, np.ndarray], range]:
     if not (isinstance(table, Mapping) or (hasattr(table, "columns") and hasattr(table, "to_dict"))):
         raise _no_study(f"a {type(table).__name__} for {site}")
-    arrays = {str(name): _array(table[name]) for name in table}
+    arrays = {str(name): (_each if cell_by_cell else _array)(table[name]) for name in table}
     if not arrays:
         raise DataError(f"{site}: the table has no columns")
     shapes = {values.shape for values in arrays.values()}
@@ -175,6 +180,14 @@ def _array(column: Any) -> np.ndarray:
         values = values.copy()
         values[np.asarray(column.isna())] = None
     return values
+
+
+def _each(column: Any) -> np.ndarray:
+    """A column as an array in which no cell changes another one, as nan in a list would make 1.0 of True."""
+    if isinstance(column, Sequence) and not isinstance(column, str | bytes):
+        return np.fromiter(column, object)
+    # pandas makes floats of the integers of some columns with missing values. An array has the type of its owner
+    return np.asarray(column.astype(object) if hasattr(column, "isna") else column)
 
 
 def _no_study(found: str) -> TypeError:

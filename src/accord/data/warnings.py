@@ -149,20 +149,22 @@ def apart(name: str, levels: Mapping[str, Collection[str]]) -> list[str]:
 
 def _codes(name: str, tables: Sequence[SiteTable]) -> list[str]:
     """Warnings about numbers that often mean a missing value, if they are far from all others."""
-    found = []
-    for table in tables:
-        cells = table.present(name)
-        rest = cells[~np.isin(cells, _CODES)]
-        if not rest.size:
-            continue
-        low, high = float(rest.min()), float(rest.max())
-        far = [code for code in _CODES if code < low - (high - low) or code > high + (high - low)]
-        if count := int(np.isin(cells, far).sum()):
-            found.append(
-                f"{table.where}: column {name!r} has a number such as -999 or 99, far from all others, in "
-                f"{table.policy.disclosed(count)} rows: if it means a missing value, name it in blanks"
-            )
-    return found
+    return [
+        f"{table.where}: column {name!r} has a number such as -999 or 99, far from all others, in "
+        f"{table.policy.disclosed(count)} rows: if it means a missing value, name it in blanks"
+        for table in tables
+        if (count := far_codes(table.present(name)))
+    ]
+
+
+def far_codes(cells: np.ndarray) -> int:
+    """How many numbers often mean a missing value and are far from all others."""
+    rest = cells[~np.isin(cells, _CODES)]
+    if not rest.size:
+        return 0
+    low, high = float(rest.min()), float(rest.max())
+    far = [code for code in _CODES if code < low - (high - low) or code > high + (high - low)]
+    return int(np.isin(cells, far).sum())
 
 
 def _units(name: str, tables: Sequence[SiteTable], ratio: float) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,6 +109,14 @@ def _forecast_private(study: StudyDocument, policy: SitePolicy, found: Checked) 
     place = study.sites.index(policy.site)
     own = study.fitted(place, policy.data)
     found.rows, found.unfit, found.clipped, found.misfits = own.fits.size, own.unfit, own.clipped, own.misfits
+    for name, count in own.codes.items():
+        if count:
+            warnings.warn(
+                f"{policy.site} ({policy.data.name}): column {name!r} has a number such as -999 or 99, far from all "
+                f"others, in {count} rows: if it means a missing value, empty these cells, and the study leaves their "
+                "rows out",
+                stacklevel=3,
+            )
     odd = {"rows are left out": found.unfit} | {
         f"numbers of {name} are beyond its range": count for name, count in own.clipped.items()
     }

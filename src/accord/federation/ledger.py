@@ -1,8 +1,8 @@
 """The ledger of a site: which rows were read by which studies, and how much of their privacy is spent.
 
 A row is recognised by a keyed hash, in every version of the site's file: of the cell in the column `person` that the
-policy names, otherwise of all its cells. Cells with the same number count as equal, as in 1, 1.0 and 01. Each line of
-the ledger has the column by which its rows were recognised, because hashes of different columns never agree.
+policy names, otherwise of all its cells. Cells with the same number count as equal, as in 1, 1.0, 01 and 1e0. Each
+line of the ledger has the column by which its rows were recognised, because hashes of different columns never agree.
 
 Studies with differential privacy that read the same row are together one Gaussian mechanism. A study without it has no
 bound, so that both kinds never read the same row unless the policy allows it.
@@ -15,7 +15,9 @@ import io
 import os
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -24,17 +26,19 @@ import numpy as np
 
 from ..base.atomic import write_private
 from ..base.errors import DataError
+from ..data.files import Dialect
+from ..data.ranges import cells_of
 from ..samplers.by_sums.private import spent, strength
 from .document import StudyDocument
 from .keys import row_hashes
 from .policy import RefusedError, SitePolicy
 
 # Separators of cells that a file may have.
-_SEPARATORS = ",;\t|"
+_SEPARATORS = ",;\t| "
 # Ratio of strengths up to which two are equal.
 _EXACTLY = 1.0 + 1e-9
-# A number in a cell: sign, digits without zeros before, decimals without zeros after.
-_NUMBER = re.compile(r"([+-]?)0*([0-9]+)(?:[.,]([0-9]*?)0*)?")
+# Lines of a file that show its separator.
+_FIRST = 200
 
 
 class Line(NamedTuple):
@@ -157,40 +161,70 @@ class Ledger:
 
         The rows do not follow from the study, so that no study can make old rows look new.
         """
-        private, (hashes, distinct) = study.private, self._read
+        private, (hashes, twice) = study.private, self._read(study.dialects.at(self.policy.site).header)
         person = self.policy.person or ""
         if private is None:
             return Line(hashes, np.inf, person)
-        if self.policy.person is not None and distinct < hashes.size:
+        if self.policy.person is not None and twice:
             raise RefusedError(
                 f"{self.policy.site}: refused, its file has several rows of one person, and the study protects single "
                 "rows: keep one row of each person"
             )
         return Line(hashes, strength(private.epsilon, private.delta), person)
 
-    @cached_property
-    def _read(self) -> tuple[np.ndarray, int]:
-        """Keyed hashes of the rows of the site's file, (row,), and the number of different rows or persons."""
+    def _read(self, header: int) -> tuple[np.ndarray, bool]:
+        """Keyed hashes of the rows below a line of the site's file, (row,), and whether a person has several rows."""
         policy, person = self.policy, self.policy.person
-        header, *rows = _records(policy.data)
+        lines = [(line, cells) for line, cells in self._lines[header - 1 :] if line.strip()]
+        names, rows = (lines[0][1] or [] if lines else []), lines[1:]
         if person is None:
             # the order of columns does not matter
-            cells = [{"cells": "\n".join(sorted(map(_plain, row)))} for row in rows]
-        else:
-            if person not in header:
-                raise DataError(f"{policy.site}: its file has no column {person!r}, which its policy names as `person`")
-            place = header.index(person)
-            cells = [{person: _plain(row[place]) if place < len(row) else ""} for row in rows]
-        return row_hashes(policy.folder, cells), len({next(iter(row.values())) for row in cells})
+            texts = ["\n".join(sorted(map(_plain, cells or [line]))) for line, cells in rows]
+            return row_hashes(policy.folder, [{"cells": text} for text in texts]), False
+        if person not in names:
+            raise DataError(f"{policy.site}: its file has no column {person!r}, which its policy names as `person`")
+        place = names.index(person)
+        # a line that studies leave out has no person, so all of it counts
+        known = [cells is not None and len(cells) == len(names) for _, cells in rows]
+        own = [
+            _plain(cells[place]) if cells and is_row else line
+            for (line, cells), is_row in zip(rows, known, strict=True)
+        ]
+        persons = [name for name, is_row in zip(own, known, strict=True) if is_row]
+        return row_hashes(policy.folder, [{person: name} for name in own]), len(set(persons)) < len(persons)
+
+    @cached_property
+    def _lines(self) -> list[tuple[str, list[str] | None]]:
+        """The lines of the site's file and their cells, by the separator that fits most of the first lines.
+
+        The separator does not follow from the study, which would make old rows look new by another one.
+        """
+        content = self.policy.data.read_bytes()
+        is_wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        text = content.decode("utf-16" if is_wide else "utf-8", "surrogateescape").removeprefix("\ufeff")
+        lines = re.split(r"\r?\n|\r", text)
+
+        def fit(separator: str) -> tuple[bool, int, bool, int]:
+            dialect = Dialect(separator=separator)
+            cells = [cells_of(line, dialect) or [] for line in lines[:_FIRST]]
+            usual = Counter(len(own) for own in cells if len(own) > 1).most_common(1)
+            number, times = usual[0] if usual else (1, 0)
+            return any(self.policy.person in own for own in cells), times, separator != " ", number
+
+        dialect = Dialect(separator=max(_SEPARATORS, key=fit))
+        return [(line, cells_of(line, dialect)) for line in lines]
 
 
 def _plain(cell: str) -> str:
-    """A cell, with one spelling of each number."""
-    found = _NUMBER.fullmatch(cell)
-    if found is None:
+    """A cell, with one spelling of each number, to its last digit. A comma may be the decimal sign."""
+    text = cell.replace(",", ".")
+    number = Dialect().number(text)
+    if number is None:
         return cell
-    sign, whole, decimals = found[1], found[2], found[3] or ""
-    return ("-" if sign == "-" else "") + whole + (f".{decimals}" if decimals else "")
+    if number == 0.0 or not np.isfinite(number):
+        return f"{number + 0.0:g}"
+    plain = f"{Decimal(text):f}"
+    return plain.rstrip("0").rstrip(".") if "." in plain else plain
 
 
 def _by(person: str) -> str:
@@ -202,13 +236,3 @@ def _restored(person: str) -> str:
     """What to do about a changed key `person`."""
     key = f'set person = "{person}" again' if person else "remove `person`"
     return f"In the policy, {key}. To change it for good, move the ledger's folder away: all rows then start at zero"
-
-
-def _records(path: Path) -> list[list[str]]:
-    """The first line of a file and all others that are not empty, as cells, in whatever format the file has."""
-    content = path.read_bytes()
-    is_wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    text = content.decode("utf-16" if is_wide else "utf-8", "surrogateescape").removeprefix("\ufeff")
-    lines = [line for line in re.split(r"\r?\n|\r", text) if line.strip()] or [""]
-    separator = max(_SEPARATORS, key=lines[0].count)
-    return [[cell.strip().strip('"').strip() for cell in line.split(separator)] for line in lines]

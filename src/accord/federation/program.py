@@ -115,8 +115,8 @@ def follow(
             with suppress(Pending, ValueError):
                 sums.refuse([f"{sums.exchange.site}: its file does not fit the model; the reason is in its audit file"])
         raise
-    if study.private is not None:
-        _log_unfit(post, sums)
+    if study.private is not None and file is not None:
+        _log_unfit(study, post, file, sums)
     if sums.meter is not None and isinstance(post, Regression):
         if reasons := sums.meter.refusals(sum(post.agreed.rows)):
             sums.refuse(reasons)
@@ -133,12 +133,14 @@ def follow(
     return run, post, engine
 
 
-def _log_unfit(post: Posterior, sums: SumExchange) -> None:
-    """Log how many of the site's rows are left out, which no other site may know."""
+def _log_unfit(study: StudyDocument, post: Posterior, file: Path, sums: SumExchange) -> None:
+    """Log which of the site's cells do not fit, which no other site may know."""
     for place in sums.exchange.here:
         fits: Any = post.source(place)
         if unfit := int((fits["weight"] == 0.0).sum()):
             sums.log(unfit_rows(unfit, len(fits["weight"])))
+        if warning := study.fitted(place, file).warning:
+            sums.log(warning)
 
 
 def unfit_rows(unfit: int, rows: int) -> str:
@@ -203,7 +205,14 @@ class Site:
             The site's file does not fit the study.
         SiteError
             Another error, whose text is in the audit file only.
+        TypeError
+            `entries` has other keys.
         """
+        if wrong := [key for key in entries if not (isinstance(key, tuple) and len(key) == 2)]:
+            raise TypeError(
+                f"the keys of entries must be pairs (step, site), found {wrong[0]!r}. For the entries of another "
+                "site's Progress: {(step, site): entry for step, entry in progress.entries.items()}"
+            )
         policy = self.policy
         own_folder = policy.folder / study.hash[:16]
         store = prepared(own_folder)

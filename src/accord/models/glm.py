@@ -115,8 +115,8 @@ def glm(
         its levels, from public knowledge: ``{"age": (18, 90), "ward": ("a", "b"), "died": (0, 1)}``. Levels, default
         priors, means and standard deviations then follow from these ranges and not from rows. A number beyond its
         range counts as the end of the range. A row with a missing cell or an unknown level is left out. With the
-        range (0, 1), so is a row with another number: write (0.0, 1.0) for shares. If any of this happens to more than
-        a fifth of a table's rows, a warning says so.
+        range (0, 1), so is a row with another number: write (0.0, 1.0) for shares. If more than a fifth of a table's
+        rows are left out, or more than 1% of a column's numbers are beyond their range, a warning says so.
 
     Returns
     -------
@@ -264,7 +264,7 @@ def _of_tables_within(
     """`glm_within` for tables in memory."""
     if isinstance(table, Study | RemoteStudy):
         raise TypeError("with ranges, pass the tables themselves: the levels and means of a study follow from its rows")
-    sources = sources_in_memory(table, Policy.none(), Dialects())
+    sources = sources_in_memory(table, Policy.none(), Dialects(), cell_by_cell=True)
     here = {}
     for source in sources:
         try:
@@ -333,7 +333,8 @@ def glm_within(
         try:
             built({})
         except ValueError as error:
-            text = str(error).replace(f"of site {MADE_UP!r}", "that the declared ranges allow")
+            text = _as_range(str(error), ranges, family_of(family).name)
+            text = text.replace(f"of site {MADE_UP!r}", "that the declared ranges allow")
             in_numbers = "holds text in ranges: write its lowest and its highest number without quotation marks, or"
             raise type(error)(text.replace("holds text: write", in_numbers)) from None
         # no row may stop the others, nor show itself by an error
@@ -346,6 +347,21 @@ def glm_within(
     for place, (site, own) in enumerate(here.items(), 1):
         shards[sites.index(site)] = _scattered(post.source(place), own.fits)
     return post.within(made, sites, rows, shards)
+
+
+def _as_range(text: str, ranges: Ranges, family: str) -> str:
+    """An error about the responses of the made-up rows, as one about their range."""
+    found = re.match(
+        rf"(?:some responses|the response) of (\w+)\S* at site {MADE_UP!r} (?:are not|must hold) (.*)", text
+    )
+    if found is None:
+        return text
+    name, rule = found[1], re.split(r": write|, found| \(", found[2])[0]
+    whole = ", without decimal points" if rule.startswith(("0", "counts")) else ""
+    return (
+        f"the range of {name}, {ranges.columns[name]!r}, does not fit the family {family}, whose responses are {rule}: "
+        f"declare a range of such numbers only{whole}"
+    )
 
 
 def _without_errors(site: str, own: Fitted, built: Callable[[dict[str, Any]], Regression]) -> Fitted:
