@@ -185,6 +185,20 @@ def test_chains_find_groups_far_from_init(mean, between, within):
         assert abs(draws[f"effect[{k}]"].mean() - own.mean()) < 4.0 * within / len(own) ** 0.5
 
 
+def test_chains_stay_near_where_the_log_density_is_nearly_linear():
+    """Three densities sech(x - 100)**2 from an init of 0, where the curvature of F is e**-200."""
+    post = accord.Posterior(
+        lambda x, rows: 0.0 * rows[:, 0],
+        lambda x: -2.0 * jnp.logaddexp(x - 100.0, 100.0 - x).sum(),
+        [np.ones((3, 1))],
+        np.zeros(3),
+    )
+    run = accord.sample(post, ALONE, ChEES(), seed=0)
+    draws = run.average.reshape(-1, 3)
+    assert run.certificate.holds and np.abs(draws.mean(axis=0) - 100.0).max() < 0.1
+    np.testing.assert_allclose(draws.std(axis=0), np.pi / 12**0.5, rtol=0.1)
+
+
 def test_chains_far_away_do_not_spoil_the_coordinates():
     post, x = schools(), np.zeros((64, 10))
     x[:, 8] = np.concatenate([[1e4, -1e4], np.linspace(-1.0, 1.0, 62)])

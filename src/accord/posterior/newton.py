@@ -169,7 +169,7 @@ def newton(
         taken += 1
         step, length = newton_step(here.gradient, here.hessian)
         # a Hessian of zeros gives an infinite step
-        moved = downhill(expand, x, here, step) if np.isfinite(step).all() else None
+        moved = _downhill(expand, x, here, step) if np.isfinite(step).all() else None
         if moved is None:
             break
         changed = change(here.hessian, moved[1].hessian)
@@ -209,7 +209,7 @@ def newton_step(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, 
         return -found.scale * (found.vectors @ (slope / found.size)), length
 
 
-def downhill(
+def _downhill(
     expand: Callable[[np.ndarray], Expansion], x: np.ndarray, here: Expansion, step: np.ndarray
 ) -> tuple[np.ndarray, Expansion] | None:
     """The first position at which F falls, among halvings of a step, and F there. None: F falls at none."""
@@ -231,7 +231,7 @@ def _from_saddle(
         return None
     step = found.scale * found.vectors[:, 0] / np.sqrt(found.size[0])
     # either side works, because the gradient is nearly zero
-    return downhill(expand, x, here, step)
+    return _downhill(expand, x, here, step)
 
 
 def _rounded(x: np.ndarray, here: Expansion, most: float, names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...base.counters import generator
 from ...posterior.coordinates import Coordinates
-from ...posterior.newton import Expansion, NotIdentifiedError, downhill, newton_step, own_scale
+from ...posterior.newton import Expansion, NotIdentifiedError, newton_step, own_scale
 from ..session import Session
 from .centring import Centring
 from .evaluations import expand
@@ -22,8 +22,12 @@ _MOST_OTHERS = 8
 # Typical draws have 1/2. Without one, effects may be non-centred by hand, and their mode narrow. With one, derivatives
 # at the start decide how far effects are centred.
 _FAR, _FAR_OF_EFFECTS = 1e4, 100.0
-# Most steps of Newton's method towards the mass.
-_MOST_STEPS = 50
+# Largest change of F along the scale of a parameter at the start, that of a Gaussian at the first of these distances.
+_STEEP = (2.0 * _FAR) ** 0.5
+# Longest step of a constrained parameter towards the mass, unconstrained.
+_LONGEST = 4.0
+# Most steps of Newton's method towards the mass, and halvings of each.
+_MOST_STEPS, _MOST_HALVINGS = 50, 30
 # Least curvature of a mode, relative to its largest one.
 _FLAT = 1e-12
 
@@ -75,7 +79,7 @@ def _near(session: Session) -> tuple[np.ndarray, Expansion]:
     """A position near enough to the mass for chains to start there, (dim,), and F there.
 
     Newton's method from init, with effects as they are or non-centred, whichever lowers F more. It ends long before a
-    mode. At least one sum, and one or two per step.
+    mode. At least one sum, and some for each step.
     """
     post = session.job.post
     x, here = post.init, expand(session, post.init)
@@ -97,18 +101,34 @@ def _near(session: Session) -> tuple[np.ndarray, Expansion]:
 def _moved(
     session: Session, own: Centring, x: np.ndarray, here: Expansion, step: np.ndarray
 ) -> tuple[np.ndarray, Expansion] | None:
-    """A position at which F is lower than at x, in the direction of a step in z, and F there. None: there is none."""
+    """The lowest of halvings of a step in z, as long as F falls, and F there. None: F is lower than at x at none.
 
-    def at(z: np.ndarray) -> Expansion:
-        return expand(session, own.x(z[None])[0])
-
-    found = downhill(at, own.z(x[None])[0], here, step)
-    return None if found is None else (own.x(found[0][None])[0], found[1])
+    F is nearly linear in the log of a scale that is too large, so that steps of constrained parameters have a limit.
+    """
+    parameters = session.job.post.parameters
+    sizes = [int(np.prod(shape)) for shape in parameters.shapes]
+    bounded = np.repeat([transform is not None for transform in parameters.transforms], sizes)
+    step = np.where(bounded, np.clip(step, -_LONGEST, _LONGEST), step)
+    z, best = own.z(x[None])[0], None
+    for _ in range(_MOST_HALVINGS):
+        position = own.x((z + step)[None])[0]
+        there = expand(session, position)
+        if there.finite and there.value < (here if best is None else best[1]).value:
+            best = position, there
+        elif best is not None:
+            break
+        step = step / 2.0
+    return best
 
 
 def _around(x: np.ndarray, here: Expansion) -> Coordinates:
-    """Coordinates around x in which each parameter has the scale of its own curvature there."""
-    return Coordinates(x, np.diag(own_scale(np.abs(np.diagonal(here.hessian)))))
+    """Coordinates around x in which each parameter has the scale of its own curvature there.
+
+    Where F is nearly linear, this scale has no bound. So F changes along it by `_STEEP` at most.
+    """
+    with np.errstate(divide="ignore"):
+        steep = _STEEP / np.abs(here.gradient)
+    return Coordinates(x, np.diag(np.minimum(own_scale(np.abs(np.diagonal(here.hessian))), steep)))
 
 
 def _is_mode(session: Session, x: np.ndarray) -> bool:
