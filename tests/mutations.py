@@ -959,6 +959,13 @@ FAULTS = [
         "ledger, no limit", "federation/ledger.py", "and mu > _EXACTLY * strength", "and mu > 1e9 * strength", LEDGER
     ),
     Fault(
+        "private, columns of two values",
+        "samplers/by_sums/private_model.py",
+        "for number, low, high in levels:",
+        "for number, low, high in ():",
+        "test_private.py",
+    ),
+    Fault(
         "private, weight of kernels",
         "samplers/by_sums/private_linear.py",
         "float(0.999 * (left",
