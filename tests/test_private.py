@@ -1138,7 +1138,8 @@ def test_intervals_of_a_rare_level_cover_if_it_is_declared():
         "bernoulli",
         ranges={"x": (0.0, 1.0), "g": ("a", "b"), "y": (0, 1)},
     )
-    model = Private(epsilon=1.0)._with_levels(post)
+    method = Private(epsilon=1.0)
+    model = method._with_levels(post, method._made_up(post))
     assert model == Logistic(levels=((2, -1.0, 1.0),))
     budget, prior, truth = (
         Budget(strength(1.0, 1e-6), 1.0),

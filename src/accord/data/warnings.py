@@ -150,11 +150,18 @@ def apart(name: str, levels: Mapping[str, Collection[str]]) -> list[str]:
 def _codes(name: str, tables: Sequence[SiteTable]) -> list[str]:
     """Warnings about numbers that often mean a missing value, if they are far from all others."""
     return [
-        f"{table.where}: column {name!r} has a number such as -999 or 99, far from all others, in "
-        f"{table.policy.disclosed(count)} rows: if it means a missing value, name it in blanks"
+        about_codes(table.where, name, table.policy.disclosed(count), "name it in blanks")
         for table in tables
         if (count := far_codes(table.present(name)))
     ]
+
+
+def about_codes(where: str, name: str, rows: object, remedy: str) -> str:
+    """A warning about such numbers in some rows of a column."""
+    return (
+        f"{where}: column {name!r} has a number such as -999 or 99, far from all others, in {rows} rows: if it means a "
+        f"missing value, {remedy}"
+    )
 
 
 def far_codes(cells: np.ndarray) -> int:

@@ -10,6 +10,7 @@ from ..base.errors import DataError
 from ..data.collectives import Pending, Question, ReplayCollectives
 from ..data.files import read_sheet
 from ..data.ranges import ODD
+from ..data.warnings import about_codes
 from ..samplers.by_sums.private import COUNTED, Covered
 from .document import StudyDocument
 from .keys import is_signed, signature
@@ -111,12 +112,8 @@ def _forecast_private(study: StudyDocument, policy: SitePolicy, found: Checked) 
     found.rows, found.unfit, found.clipped, found.misfits = own.fits.size, own.unfit, own.clipped, own.misfits
     for name, count in own.codes.items():
         if count:
-            warnings.warn(
-                f"{policy.site} ({policy.data.name}): column {name!r} has a number such as -999 or 99, far from all "
-                f"others, in {count} rows: if it means a missing value, empty these cells, and the study leaves their "
-                "rows out",
-                stacklevel=3,
-            )
+            remedy = "empty these cells, and the study leaves their rows out"
+            warnings.warn(about_codes(f"{policy.site} ({policy.data.name})", name, count, remedy), stacklevel=3)
     odd = {"rows are left out": found.unfit} | {
         f"numbers of {name} are beyond its range": count for name, count in own.clipped.items()
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil, log2, prod
 from typing import Any
 
@@ -91,6 +91,10 @@ class Parameters:
     def constrained(self) -> bool:
         """Whether any variable has a transform."""
         return any(transform is not None for transform in self.transforms)
+
+    def repeated(self, of_variables: Sequence[Any]) -> np.ndarray:
+        """One value per variable, repeated for each of its unconstrained numbers, (dim,)."""
+        return np.repeat(of_variables, list(map(prod, self.shapes)))
 
     def __call__(self, x: Float[Array, " dim"]) -> PyTree:
         """The user's parameters at a position."""

@@ -161,8 +161,7 @@ def _share(post: Posterior, information: np.ndarray, log_scale: np.ndarray) -> n
 
 def _is_effect(post: Posterior) -> np.ndarray:
     """Which unconstrained numbers are effects, shape (dim,)."""
-    sizes = [int(np.prod(shape)) for shape in post.parameters.shapes]
-    return np.repeat([name in post.effects for name, _ in post.variables], sizes)
+    return post.parameters.repeated([name in post.effects for name, _ in post.variables])
 
 
 def _hierarchy(post: Posterior) -> Partial:

@@ -174,16 +174,16 @@ class Private(BySums):
         budget = self._budget(post.num_agents, masks=masks)
         of_prior, columns = tuple(map(tuple, precision.tolist())), self._made_up(post)
         made_up = None if columns is None else columns.tobytes()
-        return likely(self._with_levels(post), budget, _rows(post), of_prior, made_up)
+        return likely(self._with_levels(post, columns), budget, _rows(post), of_prior, made_up)
 
-    def _with_levels(self, post: Posterior) -> Logistic | Linear | FamilyScores:
-        """The model of a posterior, with the columns that have two values by their declared ranges."""
-        model, made_up, found = self._model(post), self._made_up(post), list[tuple[int, float, float]]()
+    def _with_levels(self, post: Posterior, made_up: np.ndarray | None) -> Logistic | Linear | FamilyScores:
+        """The model of a posterior, with the columns that have two values in all rows that are made up."""
+        found = list[tuple[int, float, float]]()
         for number, column in enumerate([] if made_up is None else made_up.T):
             values = np.unique(column.round(12))
             if len(values) == 2:
                 found.append((number, float(values[0]), float(values[1])))
-        return replace(model, levels=tuple(found))
+        return replace(self._model(post), levels=tuple(found))
 
     def _made_up(self, post: Posterior) -> np.ndarray | None:
         """Columns of rows that are made up in declared ranges, between -1 and 1, the first one constant."""
@@ -296,7 +296,8 @@ class Private(BySums):
 
     def draw(self, session: Session, start: Start | None = None) -> Result:
         """Draws of the posterior given the noised sums."""
-        job, model = session.job, self._with_levels(session.job.post)
+        job, made_up = session.job, self._made_up(session.job.post)
+        model = self._with_levels(job.post, made_up)
         post, place, budget = job.post, self._place(job.post), self._budget(job.post.num_agents, masks=job.masks)
         rows, dim, potential = _rows(post), post.dim, post.potential.within(place)
         log_prior = jax.jit(potential.log_prior_at)
@@ -340,9 +341,7 @@ class Private(BySums):
                 (
                     _effective(points, job.target),
                     _covers(after),
-                    *_columns_as_declared(
-                        model, releases[0], rows, _other_columns(place, post.names), self._made_up(post)
-                    ),
+                    *_columns_as_declared(model, releases[0], rows, _other_columns(place, post.names), made_up),
                     *model.checks(found, releases, rows),
                 )
             ),

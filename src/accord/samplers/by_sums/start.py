@@ -22,9 +22,9 @@ _MOST_OTHERS = 8
 # Typical draws have 1/2. Without one, effects may be non-centred by hand, and their mode narrow. With one, derivatives
 # at the start decide how far effects are centred.
 _FAR, _FAR_OF_EFFECTS = 1e4, 100.0
-# Largest change of F along the scale of a parameter at the start, that of a Gaussian at the first of these distances.
+# Largest slope of F along the scale of a parameter at the start: that of a Gaussian where F is `_FAR` above its mode.
 _STEEP = (2.0 * _FAR) ** 0.5
-# Longest step of a constrained parameter towards the mass, unconstrained.
+# Longest step towards the mass of an unconstrained number of a constrained parameter.
 _LONGEST = 4.0
 # Most steps of Newton's method towards the mass, and halvings of each.
 _MOST_STEPS, _MOST_HALVINGS = 50, 30
@@ -101,13 +101,12 @@ def _near(session: Session) -> tuple[np.ndarray, Expansion]:
 def _moved(
     session: Session, own: Centring, x: np.ndarray, here: Expansion, step: np.ndarray
 ) -> tuple[np.ndarray, Expansion] | None:
-    """The lowest of halvings of a step in z, as long as F falls, and F there. None: F is lower than at x at none.
+    """The position after a step in z, halved as long as F falls, and F there. None if F does not fall below F at x.
 
     F is nearly linear in the log of a scale that is too large, so that steps of constrained parameters have a limit.
     """
     parameters = session.job.post.parameters
-    sizes = [int(np.prod(shape)) for shape in parameters.shapes]
-    bounded = np.repeat([transform is not None for transform in parameters.transforms], sizes)
+    bounded = parameters.repeated([transform is not None for transform in parameters.transforms])
     step = np.where(bounded, np.clip(step, -_LONGEST, _LONGEST), step)
     z, best = own.z(x[None])[0], None
     for _ in range(_MOST_HALVINGS):
@@ -124,7 +123,7 @@ def _moved(
 def _around(x: np.ndarray, here: Expansion) -> Coordinates:
     """Coordinates around x in which each parameter has the scale of its own curvature there.
 
-    Where F is nearly linear, this scale has no bound. So F changes along it by `_STEEP` at most.
+    Where F is nearly linear, this scale has no bound. So the slope of F along it is at most `_STEEP`.
     """
     with np.errstate(divide="ignore"):
         steep = _STEEP / np.abs(here.gradient)
