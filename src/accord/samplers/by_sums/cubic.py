@@ -36,6 +36,8 @@ _MOST_JETS = 3
 _TOO_FAR = 5.0
 # Number of the first of these batches. Batches of the run have lower ones.
 _FIRST = 1 << 20
+# Least efficiency of a fit to a closure that is used.
+_LEAST_EFFICIENCY = 0.05
 # Growth of the efficiency for which another batch is drawn.
 _GROWTH = 1.05
 
@@ -212,7 +214,10 @@ def beginning(session: Session) -> Beginning:
                 # by the curvatures at the position and at the minimum
                 away = max(float(np.linalg.norm(z)), float(np.sqrt(z @ curvature @ z)))
                 if away <= near:
-                    return Beginning(place.after(inner), *_fitted(closure, inner, session.job.seed))
+                    fit = _fitted(closure, inner, session.job.seed)
+                    if fit is None:
+                        break
+                    return Beginning(place.after(inner), *fit)
                 if away > _TOO_FAR * near:
                     break
                 place = place.after(inner)
@@ -221,13 +226,16 @@ def beginning(session: Session) -> Beginning:
     return Beginning(laplace(session, start))
 
 
-def _fitted(closure: Closure, inner: Coordinates, seed: int) -> tuple[Main, Proposals]:
-    """The main component and the proposals fitted to a closure in the coordinates `inner`. No sum is needed."""
+def _fitted(closure: Closure, inner: Coordinates, seed: int) -> tuple[Main, Proposals] | None:
+    """The main component and the proposals fitted to a closure in the coordinates `inner`; None if none fits it.
+
+    No sum is needed. A closure that no component fits, such as one with a long arm, says little about F.
+    """
     dim = inner.origin.size
     main, proposals = Main.first(dim), Proposals([], None)
     at_origin = float(closure.slopes(inner.origin[None])[0][0])
     found: Weighing | None = None
-    before = 0.0
+    best, before = None, _LEAST_EFFICIENCY
     for batch in range(_BATCHES):
         proposal = proposals.around(main)
         points = proposal.draw(max(_FEWEST, _POINTS * dim) << batch, seed, _FIRST + batch)
@@ -239,7 +247,9 @@ def _fitted(closure: Closure, inner: Coordinates, seed: int) -> tuple[Main, Prop
         found = Weighing(new) if found is None else found.with_batch(new)
         proposals = proposals.shared(found, main)
         main, efficiency = adapted(found, main, proposals)
+        if efficiency > before:
+            best = main, proposals
         if 0.0 < efficiency < _GROWTH * before:
             break
-        before = efficiency
-    return main, proposals
+        before = max(before, efficiency)
+    return best

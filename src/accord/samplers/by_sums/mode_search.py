@@ -139,6 +139,7 @@ class Lines:
     gradient: np.ndarray
     at_origin: float
     scattered: int
+    regressed: int = 0
     noise: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
@@ -161,6 +162,8 @@ class Lines:
         """
         share = np.nan_to_num(self.most_rise / (np.square(DISTANCES) / 2.0), nan=np.inf, posinf=np.inf)
         # a low density far out still has mass if the region is wide. Points below that limit are ignored.
+        if self.convex:
+            share[self.regressed :] = np.inf
         matters = self.most_rise < _end(DISTANCES, self.directions.shape[1])
         for mode in known:
             matters &= _distances(self.points[: share.size], mode).reshape(share.shape) > (1.0 + _TIE) * _NEAR[-1]
@@ -337,6 +340,7 @@ def probe(
         vectors = oriented(np.linalg.eigh((factor @ factor.T) / np.outer(own, own))[1])
         axes = np.linalg.solve(factor, own[:, None] * vectors).T
         lines.append(axes / np.linalg.norm(axes, axis=1)[:, None])
+    regressed = 2 * sum(map(len, lines))
     held = np.linalg.inv(factor).T
     held /= np.linalg.norm(held, axis=1)[:, None]
     lines.append(held[(np.abs(held @ np.concatenate(lines).T) < _NEW).all(axis=1)])
@@ -357,7 +361,7 @@ def probe(
     gradient = np.concatenate([np.full((len(along), len(factor)), np.nan), gradient])
     value, blur = _unbiased(noise, place, points, value)
     at_origin = float(value[count]) if noise is None else noise.at_origin(place)
-    found = Lines(directions, points, value - at_origin, gradient, at_origin, scattered, blur)
+    found = Lines(directions, points, value - at_origin, gradient, at_origin, scattered, regressed, blur)
     landings = LANDINGS if noise is None else _LANDINGS_COARSELY
     landed = _landings(points, found.risen, gradient, _times(scattered) * landings, landings)
     if not len(landed) and second is None:
