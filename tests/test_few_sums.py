@@ -10,6 +10,7 @@ from accord.engines import Local
 from accord.posterior.coordinates import Coordinates
 from accord.samplers import Importance
 from accord.samplers.by_sums import cubic
+from accord.samplers.by_sums.adaptation import Main
 from accord.samplers.by_sums.certificate import _error, _stein
 from accord.samplers.by_sums.cubic import Closure, beginning
 from accord.samplers.by_sums.evaluations import Jet, UndeterminedError, ask, combined, jet, slopes, values
@@ -200,6 +201,24 @@ def test_a_mode_far_from_the_combined_position_is_found_by_newtons_method(monkey
     assert begun.main is None and asked[0] is not None
     monkeypatch.setattr(Closure, "minimum", lambda self: None)
     assert beginning(session(post)).main is None
+
+
+def test_a_first_approximation_that_nothing_fits_is_rejected():
+    from sklearn.datasets import load_breast_cancer
+
+    X, y = load_breast_cancer(return_X_y=True)
+    X = np.column_stack([np.ones(len(X)), (X - X.mean(axis=0)) / X.std(axis=0)])
+    order = np.argsort(X[:, 1], kind="stable")
+    shards = list(zip(np.array_split(X[order], 10), np.array_split(y[order].astype(float), 10), strict=True))
+    post = accord.models.logistic_regression(shards, prior_variance=1.0)
+    for seed in (2, 3):
+        run = accord.sample(post, accord.Network.ring(10), Importance(), seed=seed)
+        assert run.certificate.holds and run.traffic.sums <= 20
+
+
+def test_a_covariance_that_is_not_positive_definite_is_named():
+    with pytest.raises(ArithmeticError, match="no proposal fits the points"):
+        Main(np.zeros(2), -np.eye(2), 5.0).mixture()
 
 
 def test_points_without_large_squares_have_no_small_error():

@@ -71,7 +71,10 @@ class Main(NamedTuple):
 
     def mixture(self) -> Mixture:
         """The component as a mixture of one."""
-        return student(self.mean, np.linalg.cholesky(self.scale), self.freedom)
+        try:
+            return student(self.mean, np.linalg.cholesky(self.scale), self.freedom)
+        except np.linalg.LinAlgError as error:
+            raise ArithmeticError("no proposal fits the points: its covariance is not positive definite") from error
 
 
 class Mode(NamedTuple):

@@ -367,13 +367,13 @@ class Batches:
             # a fit without a known efficiency does not replace the fit to a pilot run
             self.main = self.main if piloted and expected == 0.0 else main
             self.efficiency = max(expected, before)
-            # few effective points do not show which proposal is better
-            lost = found.effective < _LOST_BELOW * self.dim or self.efficiency < _POOR
+            # few effective points do not show which proposal is better, nor is an unknown efficiency poor
+            lost = found.effective < _LOST_BELOW * self.dim or 0.0 < self.efficiency < _POOR
             if not piloted and batch - begun + 1 >= _LOST and lost:
                 self._pilot()
                 piloted, before = True, 0.0
             elif found.effective >= _JUDGED * self.dim:
-                if expected > _FITTED or expected < _GROWTH * before:
+                if expected > _FITTED or _POOR < expected < _GROWTH * before:
                     return
                 before = expected
 

@@ -129,6 +129,8 @@ class Lines:
         F at the origin.
     scattered
         Number of scattered points.
+    regressed
+        Number of the first half-lines. On the others, all parameters but one are held.
     noise
         Sds of the noise in `risen` and in each coordinate of `gradient`, (point,) each, with coarse answers. Else None.
     """
@@ -158,7 +160,8 @@ class Lines:
     def slow(self, known: Sequence[Mode]) -> np.ndarray:
         """The smallest rise of F on each half-line, relative to a Gaussian's; shape (line,).
 
-        Points near one of the `known` modes do not count, as F is low near them.
+        Points near one of the `known` modes do not count, as F is low near them. Half-lines with held parameters find
+        plateaus, where F is not convex, so they do not count if F is convex.
         """
         share = np.nan_to_num(self.most_rise / (np.square(DISTANCES) / 2.0), nan=np.inf, posinf=np.inf)
         # a low density far out still has mass if the region is wide. Points below that limit are ignored.
