@@ -289,22 +289,22 @@ def shares(a):
 
 
 RNG = np.random.default_rng(8)
-# densities with finite formulas beyond the support too, and others
+# the first: a finite formula beyond the support, a check that PyMC raises, as many shares as rows
 CHECKED = {
     "beta": (lambda a, y: pm.Beta("row", mu=a[0], sigma=a[1], observed=y), RNG.uniform(0.1, 0.9, 7)),
-    "beta-binomial": (lambda a, y: pm.BetaBinomial("row", a[0], a[1], 6, observed=y), RNG.integers(0, 5, 7)),
-    "categorical": (lambda a, y: pm.Categorical("row", shares(a), observed=y), RNG.integers(0, 3, 7)),
     "censored": (
         lambda a, y: pm.Censored("row", pm.Laplace.dist(0.0, a[0]), -a[1], 0.5, observed=y),
         RNG.uniform(0.0, 0.5, 7),
     ),
-    "dirichlet": (
-        lambda a, y: pm.Dirichlet("row", pytensor.tensor.stack([a[0], a[1], 1.0]), observed=y),
-        RNG.dirichlet([1.0, 1.0, 1.0], 7),
-    ),
     "dirichlet-multinomial": (
         lambda a, y: pm.DirichletMultinomial("row", 4, pytensor.tensor.stack([a[0], a[1], 1.0]), observed=y),
         RNG.multinomial(4, [0.3, 0.3, 0.4], 7),
+    ),
+    "beta-binomial": (lambda a, y: pm.BetaBinomial("row", a[0], a[1], 6, observed=y), RNG.integers(0, 5, 7)),
+    "categorical": (lambda a, y: pm.Categorical("row", shares(a), observed=y), RNG.integers(0, 3, 7)),
+    "dirichlet": (
+        lambda a, y: pm.Dirichlet("row", pytensor.tensor.stack([a[0], a[1], 1.0]), observed=y),
+        RNG.dirichlet([1.0, 1.0, 1.0], 7),
     ),
     "gamma": (lambda a, y: pm.Gamma("row", mu=a[0], sigma=a[1], observed=y), RNG.gamma(2.0, 1.0, 7)),
     "inverse-gamma": (lambda a, y: pm.InverseGamma("row", mu=a[0], sigma=a[1], observed=y), RNG.gamma(2.0, 1.0, 7)),
