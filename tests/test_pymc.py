@@ -379,6 +379,12 @@ def test_a_group_outside_its_support_leaves_other_groups_alone():
         mean = pm.math.sigmoid(pm.Normal("e", level, 1.5, dims="ward"))[place]
         pm.Beta("row", mu=mean, sigma=sd, observed=y, dims="rows")
     post = accord.from_pymc(model, [{"y": rows, "which": which, "ward": 3}], local="ward")
+    alone = [{"y": rows[which == k], "which": np.zeros(5, int), "ward": 1} for k in range(3)]
+    apart = accord.from_pymc(model, alone, local="ward")
+    with jax.enable_x64(True):
+        for x in ([2.0, 0.3], [0.0, 0.2]):
+            # Newton's method stops near the modes
+            np.testing.assert_allclose(post.logdensity(jnp.array(x)), apart.logdensity(jnp.array(x)), rtol=0, atol=1e-4)
     z = np.linspace(-6.0, 6.0, 6001)
     at = 1.0 / (1.0 + np.exp(-z))
     for level, sd in ((-0.5, 0.3), (0.0, 0.4)):
