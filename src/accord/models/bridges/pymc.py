@@ -335,7 +335,8 @@ class PyMCProgram:
 
         inputs, outputs = self._placed(list(self.terms.values()), arguments, values)
         graph = FunctionGraph(inputs=inputs, outputs=outputs, clone=True)
-        varying = {one for one in graph.inputs if one.name in self.data or self.latents[one.name].axis is not None}
+        shared = {name for name, latent in self.latents.items() if latent.axis is None}
+        varying = {one for one in graph.inputs if one.name not in shared}
         for node in graph.toposort():
             if isinstance(node.op, CheckParameterValue):
                 checked, *checks = node.inputs
@@ -343,7 +344,7 @@ class PyMCProgram:
                     is_varying = not varying.isdisjoint(graph_inputs([condition]))
                     met = _by_element(condition, checked) if is_varying else pt.all(condition)
                     checked = pt.switch(met, checked, -np.inf)
-                graph.replace(node.outputs[0], pt.cast(checked, node.outputs[0].dtype))
+                graph.replace(node.outputs[0], pt.cast(checked, node.outputs[0].type.dtype))
         get_mode("JAX").optimizer.rewrite(graph)
         return graph
 
