@@ -60,6 +60,8 @@ _LARGEST = 1e15
 _ENDS = {"beta": (_SINGLE.tiny, 1.0 - _SINGLE.epsneg), "gamma": (_SINGLE.tiny, _LARGEST)}
 # Largest absolute logarithm of a mean or time.
 _LARGEST_LOG = 30.0
+# Largest number of draws of parameters and responses until no response is beyond these ends.
+_ATTEMPTS = 50
 # Start of the warning about responses beyond these ends.
 MOVED = "some made-up responses were moved"
 # Ways to choose the true parameters.
@@ -278,7 +280,15 @@ class Synthetic:
         for frame, count in zip(frames, self.rows, strict=True):
             frame[list(self._left.names)] = np.transpose(self._placeholder(rng, count))
         self._write(frames, files)
-        drawn, truth = self._responses(files, rng)
+        # rejected together with their responses, parameters of the prior stay calibrated
+        for _ in range(_ATTEMPTS if self.truth == "prior" else 1):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                drawn, truth = self._responses(files, rng)
+            if not any(str(one.message).startswith(MOVED) for one in caught):
+                break
+        for one in caught:
+            warnings.warn(one.message, stacklevel=2)
         for frame, response in zip(frames, drawn, strict=True):
             for name, values in zip(self._left.names, response, strict=True):
                 frame[name] = values
