@@ -37,6 +37,11 @@ FAULTS = [
     Fault("rising factorial", "base/special.py", "(x - 0.5) * jnp", "(a - 0.5) * jnp", "test_log_gamma.py"),
     Fault("cutpoints", "models/families/classes.py", "cuts, jnp.maximum(y - 1, 0)", "cuts, y * 0", "test_families.py"),
     Fault("quadrature error", "posterior/latents.py", "+ finer * _FINER", "", "test_latents.py"),
+    Fault("rows outside their support", "posterior/latents.py", "jnp.isneginf(per_row)", "False", "test_pymc.py"),
+    Fault("PyMC checks", "models/bridges/pymc.py", "checked, -np.inf)", "checked, checked)", "test_pymc.py"),
+    Fault("PyMC checks by element", "models/bridges/pymc.py", "if is_varying", "if False", "test_pymc.py"),
+    Fault("PyMC checks of all", "models/bridges/pymc.py", "if is_varying", "if True", "test_pymc.py"),
+    Fault("responses at ends", "federation/synthetic.py", "1.0 - _SINGLE.epsneg", "1.0", "test_rehearse.py"),
     # samplers
     Fault("DMAHMC test", "samplers/d_mahmc.py", "change = half**2 / 2.0", "change = half**2 / 4.0", "test_mahmc.py"),
     Fault("DMAHMC key of its own", "samplers/d_mahmc.py", 'key="common"', "key=True", "test_mahmc.py"),

@@ -7,7 +7,9 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytest
+import scipy.stats
 import textbook
+from pymc.logprob.utils import ParameterValueError
 
 import accord
 
@@ -280,6 +282,124 @@ DRAWN = pytensor.shared(np.float64(1.0), "outside")
 def test_models_that_do_not_split_raise(changes, message):
     with pytest.raises(ValueError, match=message):
         one_level(**changes)
+
+
+def shares(a):
+    return pytensor.tensor.stack([a[0], a[1], 1.0 - a[0] - a[1]])
+
+
+RNG = np.random.default_rng(8)
+# the first: a finite formula beyond the support, a check that PyMC raises, as many shares as rows
+CHECKED = {
+    "beta": (lambda a, y: pm.Beta("row", mu=a[0], sigma=a[1], observed=y), RNG.uniform(0.1, 0.9, 7)),
+    "censored": (
+        lambda a, y: pm.Censored("row", pm.Laplace.dist(0.0, a[0]), -a[1], 0.5, observed=y),
+        RNG.uniform(0.0, 0.5, 7),
+    ),
+    "dirichlet-multinomial": (
+        lambda a, y: pm.DirichletMultinomial("row", 4, pytensor.tensor.stack([a[0], a[1], 1.0]), observed=y),
+        RNG.multinomial(4, [0.3, 0.3, 0.4], 7),
+    ),
+    "beta-binomial": (lambda a, y: pm.BetaBinomial("row", a[0], a[1], 6, observed=y), RNG.integers(0, 5, 7)),
+    "categorical": (lambda a, y: pm.Categorical("row", shares(a), observed=y), RNG.integers(0, 3, 7)),
+    "dirichlet": (
+        lambda a, y: pm.Dirichlet("row", pytensor.tensor.stack([a[0], a[1], 1.0]), observed=y),
+        RNG.dirichlet([1.0, 1.0, 1.0], 7),
+    ),
+    "gamma": (lambda a, y: pm.Gamma("row", mu=a[0], sigma=a[1], observed=y), RNG.gamma(2.0, 1.0, 7)),
+    "inverse-gamma": (lambda a, y: pm.InverseGamma("row", mu=a[0], sigma=a[1], observed=y), RNG.gamma(2.0, 1.0, 7)),
+    "multinomial": (
+        lambda a, y: pm.Multinomial("row", 4, shares(a), observed=y),
+        RNG.multinomial(4, [0.3, 0.3, 0.4], 7),
+    ),
+    "negative-binomial": (
+        lambda a, y: pm.NegativeBinomial("row", mu=a[0], alpha=a[1], observed=y),
+        RNG.integers(0, 5, 7),
+    ),
+    "triangular": (lambda a, y: pm.Triangular("row", a[0] - 1.0, 2.0, a[1], observed=y), RNG.uniform(0.1, 0.9, 7)),
+    "uniform": (lambda a, y: pm.Uniform("row", a[0], a[1] + 1.0, observed=y), RNG.uniform(0.4, 0.6, 7)),
+}
+
+
+@pytest.mark.long_from(3)
+@pytest.mark.parametrize("name", CHECKED)
+def test_density_is_zero_where_pymc_checks_of_parameters_fail(name):
+    observe, rows = CHECKED[name]
+
+    def model(rows):
+        with pm.Model() as made:
+            observe(pm.Normal("a", 0.5, 1.0, shape=2), pm.Data("y", rows))
+        return made
+
+    # as many rows at the first site as a probability vector has numbers
+    post = accord.from_pymc(model(rows[:3]), [{"y": rows[:3]}, {"y": rows[3:]}])
+    pooled, inside, rng = model(rows).compile_logp(), [], np.random.default_rng(1)
+    with jax.enable_x64(True):
+        density = jax.jit(jax.value_and_grad(post.logdensity))
+        for x in [[0.4, 0.3], *rng.normal(0.5, 1.0, (40, 2))]:
+            try:
+                expected = float(pooled({"a": np.asarray(x)}))
+            except ParameterValueError:
+                # PyMC raises where the bounds of censoring are in the wrong order
+                expected = -np.inf
+            value, slope = density(jnp.asarray(x))
+            inside.append(np.isfinite(expected))
+            np.testing.assert_allclose(value, expected, rtol=1e-9)
+            assert not inside[-1] or np.isfinite(slope).all()
+    assert 0 < sum(inside) < len(inside)
+
+
+def test_a_support_that_depends_on_parameters_has_the_draws_of_its_own_posterior():
+    rng = np.random.default_rng(6)
+    rows = np.clip(rng.beta(1.2, 1.6, 60), 0.01, 0.99)
+    with pm.Model() as model:
+        y, mu, sd = pm.Data("y", np.full(1, 0.5)), pm.Beta("mu", 1, 1), pm.Uniform("sd", 0, 1)
+        pm.Beta("row", mu=mu, sigma=sd, observed=y)
+    run = accord.sample(accord.from_pymc(model, [{"y": rows[:25]}, {"y": rows[25:]}]), accord.Network.complete(2))
+    at, spread = (grid.ravel() for grid in np.meshgrid(np.linspace(0.2, 0.7, 300), np.linspace(0.15, 0.45, 300)))
+    total = at * (1.0 - at) / spread**2 - 1.0
+    kept = total > 0.0
+    shapes = (at * total)[kept], ((1.0 - at) * total)[kept]
+    log_density = sum(scipy.stats.beta.logpdf(one, *shapes) for one in rows)
+    weight = np.exp(log_density - log_density.max())
+    for name, values in (("mu", at[kept]), ("sd", spread[kept])):
+        mean = np.average(values, weights=weight)
+        sd = np.average((values - mean) ** 2, weights=weight) ** 0.5
+        drawn = np.asarray(run.average).reshape(-1, 2)[:, list(run.names).index(name)]
+        assert abs(drawn.mean() - mean) < 0.1 * sd
+        assert abs(drawn.std() / sd - 1.0) < 0.1
+
+
+def test_a_group_outside_its_support_leaves_other_groups_alone():
+    rng, which = np.random.default_rng(9), np.repeat(np.arange(3), 5)
+    rows = rng.beta(1.0, np.array([6.0, 1.0, 0.4])[which]).clip(0.01, 0.99)
+    with pm.Model(coords={"ward": range(1)}) as model:
+        y, place = pm.Data("y", np.full(1, 0.5), dims="rows"), pm.Data("which", np.zeros(1, int), dims="rows")
+        level, sd = pm.Normal("level"), pm.Normal("sd", 0.3, 0.1)
+        mean = pm.math.sigmoid(pm.Normal("e", level, 1.5, dims="ward"))[place]
+        pm.Beta("row", mu=mean, sigma=sd, observed=y, dims="rows")
+    post = accord.from_pymc(model, [{"y": rows, "which": which, "ward": 3}], local="ward")
+    alone = [{"y": rows[which == k], "which": np.zeros(5, int), "ward": 1} for k in range(3)]
+    apart = accord.from_pymc(model, alone, local="ward")
+    with jax.enable_x64(True):
+        for x in ([2.0, 0.3], [0.0, 0.2]):
+            # Newton's method stops near the modes
+            np.testing.assert_allclose(post.logdensity(jnp.array(x)), apart.logdensity(jnp.array(x)), rtol=0, atol=1e-4)
+    z = np.linspace(-6.0, 6.0, 6001)
+    at = 1.0 / (1.0 + np.exp(-z))
+    for level, sd in ((-0.5, 0.3), (0.0, 0.4)):
+        expected = scipy.stats.norm.logpdf(level) + scipy.stats.norm.logpdf(sd, 0.3, 0.1)
+        kept = at * (1.0 - at) > sd**2
+        total = (at * (1.0 - at) / sd**2 - 1.0)[kept]
+        for group in range(3):
+            own = rows[which == group, None]
+            terms = scipy.stats.beta.logpdf(own, at[kept] * total, (1.0 - at[kept]) * total).sum(axis=0)
+            terms += scipy.stats.norm.logpdf(z[kept], level, 1.5)
+            expected += np.log(np.exp(terms).sum() * (z[1] - z[0]))
+        with jax.enable_x64(True):
+            value, slope = jax.value_and_grad(post.logdensity)(jnp.array([level, sd]))
+        np.testing.assert_allclose(value, expected, atol=0.02)
+        assert np.isfinite(slope).all()
 
 
 def test_invalid_models_raise():

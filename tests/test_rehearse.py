@@ -72,7 +72,7 @@ def page(rehearsed, tmp_path_factory):
 
 
 # effects from wide priors give sites absurd responses
-@pytest.mark.filterwarnings("ignore:.*do both use the same unit")
+@pytest.mark.filterwarnings("ignore:.*do both use the same unit", "ignore:some made-up responses were moved")
 @pytest.mark.parametrize("truth", ["plausible", pytest.param("prior", marks=pytest.mark.long)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_synthetic_rows_fit_the_model_of_each_family(tmp_path, family, truth):
@@ -89,6 +89,38 @@ def test_synthetic_rows_fit_the_model_of_each_family(tmp_path, family, truth):
     # cuts of times are quantiles of the responses, so that intervals have other names
     assert {name.partition("[0")[0] for name in post.names if "log_hazard" not in name} <= set(made.truth)
     assert len(table.agreed.rows) == 3 and sum(table.agreed.rows) == 120
+
+
+@pytest.mark.filterwarnings("ignore:some made-up responses were moved", "ignore:.*do both use the same unit")
+@pytest.mark.filterwarnings("ignore:.*has no event in any row")
+@pytest.mark.parametrize("family", ["beta", "gamma", "negative_binomial", "poisson", "student", "weibull"])
+def test_responses_of_wild_priors_lie_within_the_support(tmp_path, family):
+    study = study_of(family, FAMILIES[family])
+    for seed in range(8):
+        made = Synthetic(study, {"rows": 30}, "prior").make(tmp_path, [seed, 5])
+        table = accord.data.study(list(map(str, made.files)), policy=accord.data.Policy.none(), **study.options)
+        accord.models.glm(table, **study.arguments)
+
+
+@pytest.mark.parametrize(
+    ("family", "effects", "low", "high"),
+    [
+        ("beta", {"precision": 0.01}, np.finfo(np.float32).tiny, 1.0 - 2.0**-24),
+        ("gamma", {"shape": 0.002}, np.finfo(np.float32).tiny, 1e15),
+        ("poisson", {"Intercept": 800.0}, 1.0, 1e15),
+        ("weibull", {"shape": 0.002}, 1e-14, 1e15),
+        ("piecewise_exponential", {"x": 1e4}, 1e-14, 1e15),
+    ],
+)
+def test_responses_of_extreme_parameters_are_moved_inside_with_a_warning(tmp_path, family, effects, low, high):
+    study = study_of(family, FAMILIES[family], "x")
+    with pytest.warns(UserWarning, match="some made-up responses were moved into the range"):
+        made = Synthetic(study, {"rows": 30, "effects": effects}).make(tmp_path, [2])
+    for file in made.files:
+        rows = np.genfromtxt(file, delimiter=",", names=True)
+        response = rows["time" if "time" in FAMILIES[family] else "y"]
+        assert (response >= low).all() and (response <= high).all()
+        assert (np.float32(response) > 0.0).all() and (family != "beta" or (np.float32(response) < 1.0).all())
 
 
 @pytest.mark.parametrize(

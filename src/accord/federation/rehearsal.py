@@ -35,7 +35,7 @@ from .exchange import EntryFolder, Exchange, Pending, Plan
 from .keys import SiteMasks, secret_noise
 from .policy import RefusedError, SitePolicy
 from .program import follow
-from .synthetic import Made, Synthetic
+from .synthetic import MOVED, Made, Synthetic
 
 # Copies of a number in a masked sum of summaries: in two scales, and a mark.
 _COPIES = 3
@@ -241,6 +241,7 @@ def rehearse(
             with warnings.catch_warnings():
                 # placeholders of responses may be unusual
                 warnings.simplefilter("ignore")
+                warnings.filterwarnings("default", MOVED)
                 made = synthetic.make(folder, [seed, place])
             if place == 0:
                 refusals = [text for policy in policies for text in _refusals(study, policy, made)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -51,6 +52,18 @@ _SPREAD = 0.2
 _INSIDE = 0.35
 # Groups of a site.
 _GROUPS = 4
+# Single precision, in which sites may evaluate the responses.
+_SINGLE = np.finfo(np.float32)
+# Largest absolute response, of which a study accepts the standard deviation.
+_LARGEST = 1e15
+# Least and largest response of a family with a bounded support.
+_ENDS = {"beta": (_SINGLE.tiny, 1.0 - _SINGLE.epsneg), "gamma": (_SINGLE.tiny, _LARGEST)}
+# Largest absolute logarithm of a mean or time.
+_LARGEST_LOG = 30.0
+# Largest number of draws of parameters and responses until no response is beyond these ends.
+_ATTEMPTS = 50
+# Start of the warning about responses beyond these ends.
+MOVED = "some made-up responses were moved"
 # Ways to choose the true parameters.
 TRUTHS = ("plausible", "prior")
 _NAME = r"`?([^\W\d][\w.]*)`?"
@@ -267,7 +280,15 @@ class Synthetic:
         for frame, count in zip(frames, self.rows, strict=True):
             frame[list(self._left.names)] = np.transpose(self._placeholder(rng, count))
         self._write(frames, files)
-        drawn, truth = self._responses(files, rng)
+        # rejected together with their responses, parameters of the prior stay calibrated
+        for _ in range(_ATTEMPTS if self.truth == "prior" else 1):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                drawn, truth = self._responses(files, rng)
+            if not any(str(one.message).startswith(MOVED) for one in caught):
+                break
+        for one in caught:
+            warnings.warn(one.message, stacklevel=2)
         for frame, response in zip(frames, drawn, strict=True):
             for name, values in zip(self._left.names, response, strict=True):
                 frame[name] = values
@@ -509,8 +530,12 @@ class Synthetic:
                 eta += (rows["effects"] * own[rows["group"]]).sum(axis=1)
             if family.columns == ("time", "event"):
                 return _times(family, params, eta, rng)
+            if family.is_log_linear:
+                # JAX draws 0 from a Poisson distribution with an infinite mean
+                eta = _within_ends(eta, -_LARGEST_LOG, _LARGEST_LOG)
             key = jax.random.key(int(rng.integers(2**31)))
             found = np.asarray(family.replicated(params, jnp.asarray(eta), arrays, key))
+        found = _within_ends(found, *_ENDS.get(family.name, (-_LARGEST, _LARGEST)))
         if family.name == "bernoulli":
             return (np.array(self._words)[found.astype(int)],)
         if family.labels:
@@ -530,14 +555,27 @@ class _Left(NamedTuple):
 
 def _times(family: Family, params: dict[str, Any], eta: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Times and events, with random censoring."""
-    unit = rng.exponential(size=len(eta))
+    log_unit = np.log(rng.exponential(size=len(eta)))
     if family.name == "weibull":
-        time = np.exp(eta) * unit ** (1.0 / float(params["shape"]))
+        log_time = eta + log_unit / float(params["shape"])
     else:
         # a constant hazard
-        time = unit / np.exp(eta + float(np.mean(params.get("log_hazard", 0.0))))
+        log_time = log_unit - eta - float(np.mean(params.get("log_hazard", 0.0)))
+    time = np.exp(_within_ends(log_time, -_LARGEST_LOG, _LARGEST_LOG))
     limit = np.median(time) * rng.uniform(0.5, 4.0, len(eta))
     return np.minimum(time, limit), (time <= limit).astype(int)
+
+
+def _within_ends(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Values moved to the nearer end if they are outside, with a warning."""
+    found = np.clip(values, low, high)
+    if (found != values).any():
+        warnings.warn(
+            f"{MOVED} into the range that a study accepts: the true parameters are extreme, so give narrower priors in "
+            "[model], or effects in [rehearsal]",
+            stacklevel=2,
+        )
+    return found
 
 
 def drawn(prior: Prior, rng: np.random.Generator) -> float:

@@ -38,6 +38,8 @@ _MOST_STEPS = 50
 _LAST_STEP = 0.05
 # Largest size of the one-hot matrix that sums rows by group.
 _MOST_PRODUCTS = 1_000_000
+# Stand-in for a log density of -inf in that sum.
+_LEAST = -1e30
 # Smallest absolute eigenvalue of a Hessian scaled to unit diagonal.
 _LEAST_CURVATURE = 1e-6
 
@@ -219,8 +221,10 @@ def _summed(per_row: Float[Array, " row"], of_row: Any, groups: int) -> Float[Ar
     """The sum over each group's rows."""
     if groups * per_row.size > _MOST_PRODUCTS:
         return jnp.zeros(groups, per_row.dtype).at[of_row].add(per_row)
-    # for many nodes and positions at once, a matrix product is much faster than a scatter
-    return (of_row[None] == jnp.arange(groups)[:, None]).astype(per_row.dtype) @ per_row
+    # for many nodes and positions at once, a matrix product is much faster than a scatter; -inf * 0 would be NaN
+    finite = jnp.where(jnp.isneginf(per_row), _LEAST, per_row)
+    found = (of_row[None] == jnp.arange(groups)[:, None]).astype(per_row.dtype) @ finite
+    return jnp.where(found < _LEAST / 2.0, -jnp.inf, found)
 
 
 def groups_of(local: Local, rows: PyTree, agent: int) -> np.ndarray:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import jax
@@ -43,7 +44,7 @@ def from_pymc(
     for each row. Latents with the dim `local` belong to a site or to groups of its rows: the site integrates them out,
     and they never leave it, see `accord.Local`. Shared latents with a normal prior whose location or scale depends on
     other latents are the `hierarchy` of the posterior. At each site, accord checks that the parts sum to the log
-    density of the model. As in PyMC's own JAX samplers, parameters of distributions are not checked.
+    density of the model. Where PyMC's checks of parameters fail, the density is 0.
 
     Parameters
     ----------
@@ -325,14 +326,50 @@ class PyMCProgram:
         return int(counts[0])
 
     def _write(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-        """The terms as a graph that JAX can run."""
+        """The terms as a graph that JAX can run, -inf where a check of parameters fails."""
+        import pytensor.tensor as pt
+        from pymc.logprob.utils import CheckParameterValue
         from pytensor.compile.mode import get_mode
         from pytensor.graph.fg import FunctionGraph
+        from pytensor.graph.traversal import graph_inputs
 
         inputs, outputs = self._placed(list(self.terms.values()), arguments, values)
         graph = FunctionGraph(inputs=inputs, outputs=outputs, clone=True)
-        get_mode("JAX").including("local_remove_check_parameter").optimizer.rewrite(graph)
+        shared = {name for name, latent in self.latents.items() if latent.axis is None}
+        varying = {one for one in graph.inputs if one.name not in shared}
+        for node in graph.toposort():
+            if isinstance(node.op, CheckParameterValue):
+                checked, *checks = node.inputs
+                for condition in chain.from_iterable(map(_conditions, checks)):
+                    is_varying = not varying.isdisjoint(graph_inputs([condition]))
+                    met = _by_element(condition, checked) if is_varying else pt.all(condition)
+                    checked = pt.switch(met, checked, -np.inf)
+                graph.replace(node.outputs[0], pt.cast(checked, node.outputs[0].type.dtype))
+        get_mode("JAX").optimizer.rewrite(graph)
         return graph
+
+
+def _conditions(check: Graph) -> Iterator[Graph]:
+    """The conditions that PyMC combined into one number, each with its own shape."""
+    from pytensor.tensor.basic import MakeVector, ScalarFromTensor
+    from pytensor.tensor.math import All
+
+    op = check.owner and check.owner.op
+    if isinstance(op, ScalarFromTensor | MakeVector) or (isinstance(op, All) and check.ndim == 0):
+        for one in check.owner.inputs:
+            yield from _conditions(one)
+    else:
+        yield check
+
+
+def _by_element(condition: Graph, density: Graph) -> Graph:
+    """A condition for each element of a density, so that latents of a group affect its own rows only."""
+    import pytensor.tensor as pt
+
+    one = pt.as_tensor(condition)
+    one = pt.all(one, axis=tuple(range(density.ndim, one.ndim)))
+    ends = zip(reversed(one.type.shape), reversed(density.type.shape), strict=False)
+    return one if all(axis == 1 or (axis is not None and axis == other) for axis, other in ends) else pt.all(one)
 
 
 def _import() -> Any:
