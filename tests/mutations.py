@@ -762,6 +762,20 @@ FAULTS = [
         "test_mode_search.py",
     ),
     Fault(
+        "mirror images and draws of the prior with the landings",
+        "samplers/by_sums/mode_search.py",
+        "landed = np.concatenate([landed, wide])",
+        "pass",
+        "test_mode_search.py",
+    ),
+    Fault(
+        "draws of the prior among the scattered points",
+        "samplers/by_sums/mode_search.py",
+        "around[1::_OF_PRIOR] = np.resize",
+        "np.resize",
+        "test_mode_search.py",
+    ),
+    Fault(
         "half-lines of one parameter",
         "samplers/by_sums/mode_search.py",
         "lines.append(held[(np.abs(held @ np.concatenate(lines).T) < _NEW).all(axis=1)])",

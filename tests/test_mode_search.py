@@ -162,3 +162,50 @@ def test_a_standard_deviation_from_many_draws_gives_no_warning():
     run = accord.sample(log_normal(0.4), NETWORK, Importance(), draws=1000, seed=0)
     run.summary()
     np.testing.assert_allclose(run.draws.std(), np.sqrt((np.exp(0.16) - 1.0) * np.exp(0.16)), rtol=0.1)
+
+
+def share_above(post, middle, seed):
+    """The share of a certified run's draws whose first parameter is above `middle`."""
+    run = accord.sample(post, accord.Network.complete(2), seed=seed, draws=1000)
+    assert run.certificate.holds, run.certificate
+    return np.mean(run.draws[:, :, 0, 0] > middle)
+
+
+@pytest.mark.parametrize("line", [0.0, 1.3])
+def test_the_mirror_image_of_a_position_far_away_is_drawn(line):
+    # the distance to beacons on a line y = const has the same value on either side
+    shards = []
+    for left, seed in ((0.0, 1), (4.0, 2)):
+        at = left + np.linspace(0.0, 0.5, 20)
+        shards.append({"at": at, "gap": np.hypot(2.6 - at, 4.0) + 0.06 * np.random.default_rng(seed).normal(size=20)})
+
+    def log_likelihood(p, rows):
+        gap = jnp.sqrt((p["x"] - rows["at"]) ** 2 + (p["height"] - line) ** 2 + 1e-12)
+        return -(((rows["gap"] - gap) / jnp.exp(p["log_sd"])) ** 2) / 2.0 - p["log_sd"]
+
+    def log_prior(p):
+        return -(p["height"] ** 2 / 15.0**2 + p["x"] ** 2 / 15.0**2 + (p["log_sd"] + 2.0) ** 2) / 2.0
+
+    init = {"height": line + 0.8, "x": 1.0, "log_sd": -2.0}
+    post = accord.Posterior(log_likelihood, log_prior, shards, init=init)
+    # the prior alone decides between the two modes, which have the same width
+    heights = np.array([line + 4.0, line - 4.0])
+    above = 1.0 / (1.0 + np.exp((heights[0] ** 2 - heights[1] ** 2) / (2.0 * 15.0**2)))
+    for seed in (0, 1):
+        assert abs(share_above(post, line, seed) - above) < 0.05
+
+
+def test_the_other_root_of_a_quadratic_is_drawn():
+    x = np.linspace(0.5, 1.5, 20)
+    shards = [{"x": x, "y": x * 50.0 + 0.5 * np.random.default_rng(k).standard_normal(20)} for k in (1, 2)]
+
+    def log_likelihood(p, rows):
+        return -(((rows["y"] - rows["x"] * (p["rate"] ** 2 + p["rate"]) - p["shift"]) / 0.5) ** 2) / 2.0
+
+    def log_prior(p):
+        return -(p["rate"] ** 2 / 20.0**2 + p["shift"] ** 2 / 5.0**2) / 2.0
+
+    post = accord.Posterior(log_likelihood, log_prior, shards, init={"rate": 3.0, "shift": 0.0})
+    roots = np.roots([1.0, 1.0, -50.0])
+    above = 1.0 / (1.0 + np.exp((roots.max() ** 2 - roots.min() ** 2) / (2.0 * 20.0**2)))
+    assert abs(share_above(post, 0.0, 0) - above) < 0.05

@@ -42,7 +42,7 @@ _ACCEPTED = 0.2
 # Factor by which steps are shortened if fewer moves are accepted.
 _SHORTER = 0.25
 # Most attempts with shorter steps: steps for the wide parts of a posterior are too long for its narrow ones.
-_TRIES = 5
+_TRIES = 7
 # Sums of the test moves at the first step length.
 MOVES = _STEPS + 1
 # Largest shift of a mean, in standard deviations, or relative change of a standard deviation that is negligible.
