@@ -762,6 +762,20 @@ FAULTS = [
         "test_mode_search.py",
     ),
     Fault(
+        "modes near the heaviest points",
+        "samplers/by_sums/importance.py",
+        "if not batches.find_mode(job.target):",
+        "if True:",
+        "test_mode_search.py",
+    ),
+    Fault(
+        "narrow mode within a wide one",
+        "samplers/by_sums/mode_search.py",
+        "& (here.value > at_origin - _DEEPER)",
+        "",
+        "test_mode_search.py",
+    ),
+    Fault(
         "mirror images and draws of the prior with the landings",
         "samplers/by_sums/mode_search.py",
         "landed = np.concatenate([landed, wide])",

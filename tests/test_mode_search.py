@@ -62,6 +62,13 @@ def test_a_second_gaussian_of_another_width_is_drawn(width):
     target.assert_drawn(accord.sample(target.post, NETWORK, Importance(), draws=1000, seed=0))
 
 
+@pytest.mark.parametrize(("dim", "distance"), [(5, 1.2), (4, 0.7)])
+def test_a_narrow_mode_that_few_points_meet_is_drawn(dim, distance):
+    target = two(dim, distance, 0.45, 0.12)
+    for seed in (0, 1):
+        target.assert_drawn(accord.sample(target.post, NETWORK, draws=1000, seed=seed))
+
+
 def test_a_mode_that_the_first_search_misses_is_found_after_another_one():
     # with these seeds the first search finds one of two modes
     for seed in (4, 6, 8):

@@ -112,6 +112,8 @@ _ONE_MODE, _ONE_NOISY_MODE = 1.0, 2.5
 _MOST_TIMES = 16
 # Least distance between the starts of searches, relative to their distance from the origin.
 _SPREAD = 0.25
+# Depth of F below the main mode from which on a position near it is another mode.
+_DEEPER = 1.0
 # Relative difference up to which distances count as equal, as machines differ in the last digits.
 _TIE = 1e-9
 # Number of modes at which the search ends.
@@ -698,6 +700,12 @@ def other_modes(session: Session, place: Coordinates, lines: Lines) -> Search:
     return Search(modes, ends, around or [lines], not fresh)
 
 
+def modes_near(session: Session, place: Coordinates, lines: Lines, search: Search, points: np.ndarray) -> Search:
+    """The search with the modes to which Newton's method leads from some points, (point, dim)."""
+    found, ends = _searched(session, place, lines.at_origin, points, np.zeros(len(points)), search.modes)
+    return search._replace(modes=search.modes + found, ends=np.concatenate([search.ends, ends]))
+
+
 def _searched(
     session: Session, place: Coordinates, at_origin: float, at: np.ndarray, steepness: np.ndarray, known: list[Mode]
 ) -> tuple[list[Mode], np.ndarray]:
@@ -735,7 +743,8 @@ def _searched(
         # F rises around the main mode, and is low at another mode near it
         distance = np.linalg.norm(at, axis=1)
         around = (distance < one_mode) & (here.value - at_origin > np.square(distance) / 4.0)
-        return (distance < _ONE_MODE) | around
+        # a narrow mode within a wide one is deeper
+        return ((distance < _ONE_MODE) & (here.value > at_origin - _DEEPER)) | around
 
     done, stuck = np.zeros(len(at), bool), here.value >= NOWHERE
     for _ in range(_MOST_NEWTON):
@@ -775,5 +784,5 @@ def _searched(
         )
         if log_mass > -_NEGLIGIBLE and not same:
             found.append(Mode(at[k], np.linalg.cholesky(factor @ factor.T), log_mass))
-    apart = (np.linalg.norm(at, axis=1) >= 1.0) & (rise < _end(np.linalg.norm(at, axis=1), at.shape[1]))
+    apart = ~at_main() & (rise < _end(np.linalg.norm(at, axis=1), at.shape[1]))
     return found, at[apart]
