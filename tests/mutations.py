@@ -776,6 +776,13 @@ FAULTS = [
         "test_mode_search.py",
     ),
     Fault(
+        "sentence about modes that the search may miss",
+        "samplers/by_sums/certificate.py",
+        "if not (is_regular and lines.convex):",
+        "if not lines.convex:",
+        "test_mode_search.py",
+    ),
+    Fault(
         "mirror images and draws of the prior with the landings",
         "samplers/by_sums/mode_search.py",
         "landed = np.concatenate([landed, wide])",

@@ -5,9 +5,11 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import accord
+from accord.examine.page import notes_of
 from accord.samplers import Importance
 from accord.samplers.by_sums.laplace import laplace
 from accord.samplers.by_sums.mode_search import other_modes, probe
@@ -129,6 +131,31 @@ def test_the_stated_probability_is_low_for_a_narrow_mode_that_is_missed():
     assert np.max(np.abs(run.points.mean - target.mean) / target.sd) > 0.2
     stated = r"same shape and mass, .* probability at least 0\.99, .* half as wide with probability at least 0\.0"
     assert re.search(stated, check.text)
+
+
+def test_a_sentence_states_what_the_search_may_miss():
+    # this mode is so narrow that no point meets it
+    target = two(3, 6.0, 0.3, 0.04)
+    run = accord.sample(target.post, NETWORK, draws=500, seed=0)
+    assert run.certificate.holds and np.max(np.abs(run.points.mean - target.mean) / target.sd) > 0.2
+    stated = float(
+        re.search(r"not known to be convex: .* 0\.1 times as wide, .* at least (0\.\d+)$", run.certificate.unseen)[1]
+    )
+    (lines,) = probed(target)
+    chance = min(lines.chance(distance, 0.1) for distance in (4.0, 6.0, 8.0, 12.0, 20.0))
+    assert stated <= chance < stated + 0.01
+    assert f"{run.certificate.unseen}." in notes_of(run)
+
+
+def test_a_regression_with_convex_potential_needs_no_such_sentence():
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((80, 2))
+    y = rng.poisson(np.exp(0.2 + X @ [0.3, -0.2])).astype(float)
+    table = {"y": y, "a": X[:, 0], "b": X[:, 1]}
+    parts = [pd.DataFrame({k: v[i::2] for k, v in table.items()}) for i in range(2)]
+    study = accord.data.as_study(parts, policy=accord.data.Policy.none())
+    run = accord.sample(accord.models.glm(study, "y ~ a + b", "poisson"), accord.Network.complete(2), draws=500)
+    assert run.certificate.holds and run.certificate.unseen == ""
 
 
 def test_the_search_of_a_log_concave_posterior_takes_two_sums():
