@@ -5,9 +5,11 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import accord
+from accord.examine.page import notes_of
 from accord.samplers import Importance
 from accord.samplers.by_sums.laplace import laplace
 from accord.samplers.by_sums.mode_search import other_modes, probe
@@ -60,6 +62,13 @@ def test_a_second_gaussian_in_ten_dimensions_is_drawn(distance, weight):
 def test_a_second_gaussian_of_another_width_is_drawn(width):
     target = two(3, 12.0, 0.3, width)
     target.assert_drawn(accord.sample(target.post, NETWORK, Importance(), draws=1000, seed=0))
+
+
+@pytest.mark.parametrize(("dim", "distance"), [(5, 1.2), (4, 0.7)])
+def test_a_narrow_mode_that_few_points_meet_is_drawn(dim, distance):
+    target = two(dim, distance, 0.45, 0.12)
+    for seed in (0, 1):
+        target.assert_drawn(accord.sample(target.post, NETWORK, draws=1000, seed=seed))
 
 
 def test_a_mode_that_the_first_search_misses_is_found_after_another_one():
@@ -124,6 +133,31 @@ def test_the_stated_probability_is_low_for_a_narrow_mode_that_is_missed():
     assert re.search(stated, check.text)
 
 
+def test_a_sentence_states_what_the_search_may_miss():
+    # this mode is so narrow that no point meets it
+    target = two(3, 6.0, 0.3, 0.04)
+    run = accord.sample(target.post, NETWORK, draws=500, seed=0)
+    assert run.certificate.holds and np.max(np.abs(run.points.mean - target.mean) / target.sd) > 0.2
+    stated = float(
+        re.search(r"not known to be convex: .* 0\.1 times as wide, .* at least (0\.\d+)$", run.certificate.unseen)[1]
+    )
+    (lines,) = probed(target)
+    chance = min(lines.chance(distance, 0.1) for distance in (4.0, 6.0, 8.0, 12.0, 20.0))
+    assert stated <= chance < stated + 0.01
+    assert f"{run.certificate.unseen}." in notes_of(run)
+
+
+def test_a_regression_with_convex_potential_needs_no_such_sentence():
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((80, 2))
+    y = rng.poisson(np.exp(0.2 + X @ [0.3, -0.2])).astype(float)
+    table = {"y": y, "a": X[:, 0], "b": X[:, 1]}
+    parts = [pd.DataFrame({k: v[i::2] for k, v in table.items()}) for i in range(2)]
+    study = accord.data.as_study(parts, policy=accord.data.Policy.none())
+    run = accord.sample(accord.models.glm(study, "y ~ a + b", "poisson"), accord.Network.complete(2), draws=500)
+    assert run.certificate.holds and run.certificate.unseen == ""
+
+
 def test_the_search_of_a_log_concave_posterior_takes_two_sums():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 3))
@@ -162,3 +196,50 @@ def test_a_standard_deviation_from_many_draws_gives_no_warning():
     run = accord.sample(log_normal(0.4), NETWORK, Importance(), draws=1000, seed=0)
     run.summary()
     np.testing.assert_allclose(run.draws.std(), np.sqrt((np.exp(0.16) - 1.0) * np.exp(0.16)), rtol=0.1)
+
+
+def share_above(post, middle, seed):
+    """The share of a certified run's draws whose first parameter is above `middle`."""
+    run = accord.sample(post, accord.Network.complete(2), seed=seed, draws=1000)
+    assert run.certificate.holds, run.certificate
+    return np.mean(run.draws[:, :, 0, 0] > middle)
+
+
+@pytest.mark.parametrize("line", [0.0, 1.3])
+def test_the_mirror_image_of_a_position_far_away_is_drawn(line):
+    # the distance to beacons on a line y = const has the same value on either side
+    shards = []
+    for left, seed in ((0.0, 1), (4.0, 2)):
+        at = left + np.linspace(0.0, 0.5, 20)
+        shards.append({"at": at, "gap": np.hypot(2.6 - at, 4.0) + 0.06 * np.random.default_rng(seed).normal(size=20)})
+
+    def log_likelihood(p, rows):
+        gap = jnp.sqrt((p["x"] - rows["at"]) ** 2 + (p["height"] - line) ** 2 + 1e-12)
+        return -(((rows["gap"] - gap) / jnp.exp(p["log_sd"])) ** 2) / 2.0 - p["log_sd"]
+
+    def log_prior(p):
+        return -(p["height"] ** 2 / 15.0**2 + p["x"] ** 2 / 15.0**2 + (p["log_sd"] + 2.0) ** 2) / 2.0
+
+    init = {"height": line + 0.8, "x": 1.0, "log_sd": -2.0}
+    post = accord.Posterior(log_likelihood, log_prior, shards, init=init)
+    # the prior alone decides between the two modes, which have the same width
+    heights = np.array([line + 4.0, line - 4.0])
+    above = 1.0 / (1.0 + np.exp((heights[0] ** 2 - heights[1] ** 2) / (2.0 * 15.0**2)))
+    for seed in (0, 1):
+        assert abs(share_above(post, line, seed) - above) < 0.05
+
+
+def test_the_other_root_of_a_quadratic_is_drawn():
+    x = np.linspace(0.5, 1.5, 20)
+    shards = [{"x": x, "y": x * 50.0 + 0.5 * np.random.default_rng(k).standard_normal(20)} for k in (1, 2)]
+
+    def log_likelihood(p, rows):
+        return -(((rows["y"] - rows["x"] * (p["rate"] ** 2 + p["rate"]) - p["shift"]) / 0.5) ** 2) / 2.0
+
+    def log_prior(p):
+        return -(p["rate"] ** 2 / 20.0**2 + p["shift"] ** 2 / 5.0**2) / 2.0
+
+    post = accord.Posterior(log_likelihood, log_prior, shards, init={"rate": 3.0, "shift": 0.0})
+    roots = np.roots([1.0, 1.0, -50.0])
+    above = 1.0 / (1.0 + np.exp((roots.max() ** 2 - roots.min() ** 2) / (2.0 * 20.0**2)))
+    assert abs(share_above(post, 0.0, 0) - above) < 0.05

@@ -247,7 +247,8 @@ def notes_of(run: Run) -> tuple[str, ...]:
     if named:
         more = f"; and {len(named) - _MOST_PRIORS} more" if len(named) > _MOST_PRIORS else ""
         notes.append(f"Priors: {'; '.join(named[:_MOST_PRIORS])}{more}.")
-    return (*notes, *(note for name, note in priors if not name))
+    unseen = "" if run.certificate is None else run.certificate.unseen
+    return (*notes, *(note for name, note in priors if not name), *([f"{unseen}."] if unseen else []))
 
 
 def _ratios(middle: float, low: float, high: float) -> list[str]:

@@ -8,6 +8,8 @@ import numpy as np
 
 # Name of the only check of an interrupted run.
 INTERRUPTED = "interrupted"
+# Start of the sentence about modes that a search may miss, at the end of the text of a check.
+UNSEEN = "F is not known to be convex"
 # Checks whose limit is a smallest value. All other limits are largest values.
 _AT_LEAST = ("coverage", "effective draws", "energy fraction", "rows", "columns")
 
@@ -71,6 +73,11 @@ class Certificate(NamedTuple):
         """Either "Certified" or "Not certified", with the number of checks that passed."""
         passed = sum(check.holds for check in self.checks)
         return f"{'Certified' if self.holds else 'Not certified'}: {passed} of {len(self.checks)} checks passed"
+
+    @property
+    def unseen(self) -> str:
+        """The sentence about modes that the search may miss; empty if there is none."""
+        return next((check.text[check.text.index(UNSEEN) :] for check in self.checks if UNSEEN in check.text), "")
 
     def __repr__(self) -> str:
         names, numbers = ([getattr(c, field) for c in self.checks] for field in ("name", "number"))

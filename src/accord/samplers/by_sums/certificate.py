@@ -10,9 +10,10 @@ import scipy
 from jaxtyping import Float
 
 from ...base.counters import generator
+from ...models.regression import Regression
 from ...posterior.coarse import Noise
 from ...posterior.coordinates import Coordinates
-from ...results.certificate import Certificate, Check
+from ...results.certificate import UNSEEN, Certificate, Check
 from ...results.diagnostics import SQUARES_K, pareto
 from ..session import Session
 from .evaluations import slopes
@@ -42,7 +43,7 @@ _ACCEPTED = 0.2
 # Factor by which steps are shortened if fewer moves are accepted.
 _SHORTER = 0.25
 # Most attempts with shorter steps: steps for the wide parts of a posterior are too long for its narrow ones.
-_TRIES = 5
+_TRIES = 7
 # Sums of the test moves at the first step length.
 MOVES = _STEPS + 1
 # Largest shift of a mean, in standard deviations, or relative change of a standard deviation that is negligible.
@@ -51,6 +52,8 @@ _MATTERS = 0.1
 _FEWEST_EFFECTIVE = 100.0
 # Distances at which the probability of noticing another mode is stated, in standard deviations.
 _SEARCHED = (4.0, 6.0, 8.0, 12.0, 20.0)
+# Width of a narrow mode for which the probability is stated, relative to the main mode.
+_NARROW = 0.1
 # Largest ratio of the weight of a moved point to the largest weight of a proposed one.
 _MISSED_RATIO = 10.0
 # Variance of the noise in F above which a point counts as hidden, with coarse answers.
@@ -109,7 +112,7 @@ def certify(
         *tails(found, place, names),
         _batches(found, place, names, fitted),
         followed(skeleton),
-        _mode_search(lines, search),
+        _mode_search(lines, search, session.job.post.quadratic or isinstance(session.job.post, Regression)),
     ]
     if session.noise is not None:
         checks.append(_hidden(session.noise, place, found))
@@ -269,9 +272,12 @@ def followed(skeleton: Skeleton) -> Check:
     return Check("tail searches", skeleton.reached, np.inf, skeleton.whole, text + remedy)
 
 
-def _mode_search(lines: Lines, search: Search) -> Check:
-    """Whether the search for modes is complete, with its number of searches and its probability of noticing a mode."""
-    chances = [min(lines.chance(distance, width) for distance in _SEARCHED) for width in (1.0, 0.5)]
+def _mode_search(lines: Lines, search: Search, is_regular: bool) -> Check:
+    """Whether the search for modes is complete, with its number of searches and its probability of noticing a mode.
+
+    If `is_regular`, values and tangents that agree with a convex F show that F is convex.
+    """
+    chances = [min(lines.chance(distance, width) for distance in _SEARCHED) for width in (1.0, 0.5, _NARROW)]
     where = f"{_SEARCHED[0]:.0f} to {_SEARCHED[-1]:.0f} sds away"
     text = (
         f"{len(lines.directions)} half-lines and {lines.scattered} scattered points notice another mode of the same "
@@ -284,6 +290,11 @@ def _mode_search(lines: Lines, search: Search) -> Check:
         if count == lines.most_starts:
             text += " (a larger Importance(search=...) allows more searches)"
     remedy = "" if search.whole else ": more modes remain, and the draws miss them. Use ChEES()"
+    if not (is_regular and lines.convex):
+        remedy += (
+            f". {UNSEEN}: no search sees every mode, and this one notices a mode of the same mass that is {_NARROW:g} "
+            f"times as wide, {where}, with probability at least {_floored(chances[2])}"
+        )
     return Check("other modes", float(len(search.modes)), np.inf, search.whole, text + remedy)
 
 

@@ -36,7 +36,7 @@ from .cubic import Beginning, beginning
 from .evaluations import Answers, ask, slopes, values
 from .lockstep import begin, transition
 from .method import BySums, Result, SumsForecast, fastest
-from .mode_search import Lines, Search, Skeleton, follow, other_modes, probe
+from .mode_search import Lines, Search, Skeleton, follow, modes_near, other_modes, probe
 from .proposal import Drawn, Mixture
 from .start import Start
 from .weighing import Batch, Weighing
@@ -161,11 +161,14 @@ class Importance(BySums):
         names = job.post.unconstrained_names
         try:
             batches.explore(self.search)
-            batches.fit()
-            batches.weigh(job.target)
-            batches.mend(names)
-            # mending can lower the number of effective draws
-            batches.weigh(job.target)
+            while True:
+                batches.fit()
+                batches.weigh(job.target)
+                batches.mend(names)
+                # mending can lower the number of effective draws
+                batches.weigh(job.target)
+                if not batches.find_mode(job.target):
+                    break
             session.stage("checking the draws")
             certificate = batches.certificate(names)
         except KeyboardInterrupt:
@@ -262,8 +265,7 @@ class Batches:
         """
         assert self.found is not None
         post = self.session.job.post
-        heaviest = self.found.points[np.argsort(-self.found.log_weight, kind="stable")[:_HEAVIEST]]
-        others = np.concatenate([self.search.ends, heaviest])
+        others = np.concatenate([self.search.ends, self._heaviest])
         if self.found.effective > _SHARED_BY:
             return Start(Centring.none(post, self.place), others, self.found.points, self.found.weight)
         inner = Coordinates(self.main.mean, np.linalg.cholesky(self.main.scale))
@@ -302,6 +304,25 @@ class Batches:
             if self.found is not None:
                 self.found = Weighing.of([batch._replace(local=True) for batch in self.found.batches])
         self.share_regions()
+
+    def find_mode(self, target: int) -> bool:
+        """Search modes from the heaviest points if there are too few effective draws; whether there is a new one."""
+        assert self.found is not None
+        if self.session.noise is not None or self.found.effective >= ENOUGH * target:
+            return False
+        self.search = modes_near(self.session, self.place, self.lines, self.search, self._heaviest)
+        if len(self.search.modes) == len(self.proposals.modes):
+            return False
+        # a fit to the heaviest points does not fit the main mode
+        self.main, self.proposals = Main.first(self.dim), Proposals(self.search.modes, self.proposals.skeleton)
+        self.found = Weighing.of([batch._replace(local=True) for batch in self.found.batches])
+        return True
+
+    @property
+    def _heaviest(self) -> np.ndarray:
+        """The points of largest weight, (point, dim)."""
+        assert self.found is not None
+        return self.found.points[np.argsort(-self.found.log_weight, kind="stable")[:_HEAVIEST]]
 
     def _first_points(self, sloped: np.ndarray, valued: np.ndarray) -> Answers:
         """F at points, with its gradient at `sloped` and at the first points of the proposal, in one sum."""

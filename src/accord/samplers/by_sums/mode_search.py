@@ -8,17 +8,22 @@ followed, and Newton's method searches for modes, all searches in the same sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import combinations, islice
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from jaxtyping import Array, Float
 
+from ...base.compiler import compiled
 from ...base.counters import generator
 from ...posterior.coarse import Noise
 from ...posterior.coordinates import Coordinates
 from ...posterior.newton import newton_step, oriented
+from ...posterior.potential import Potential
 from ..session import Session
 from .adaptation import Mode
 from .evaluations import NOWHERE, Answers, Expansions, ask, expansions, slopes
@@ -33,6 +38,16 @@ DISTANCES = np.array(_NEAR + _FAR)
 _NEARBY = np.array([4.0, 5.5, 7.5, 10.0, 13.0, 17.0, 22.0])
 # Radii of each sixth scattered point, which find modes of the main mode's shape.
 _FAR_OUT = np.array([30.0, 45.0, 70.0, 120.0])
+# One of this number of scattered points is a draw of the prior, which may be far wider than the posterior.
+_OF_PRIOR = 24
+# Number of mirror images and draws of the prior that follow the landings if F is not convex. Half are draws, or more.
+_WIDE = 64
+# Most searches that start at these points, in addition to the usual ones.
+_MOST_WIDE_SEARCHES = 8
+# Slope of F towards the origin at such a start, relative to the mean slope. With one mode F seldom falls outwards.
+_OUTWARDS = 0.4
+# Most Newton steps to the prior's mode.
+_MOST_PRIOR = 20
 # Ratio of the largest to the smallest random factor of a radius.
 _JITTER = 1.33
 # Number of scattered points around the mode.
@@ -97,6 +112,8 @@ _ONE_MODE, _ONE_NOISY_MODE = 1.0, 2.5
 _MOST_TIMES = 16
 # Least distance between the starts of searches, relative to their distance from the origin.
 _SPREAD = 0.25
+# Depth of F below the main mode from which on a position near it is another mode.
+_DEEPER = 1.0
 # Relative difference up to which distances count as equal, as machines differ in the last digits.
 _TIE = 1e-9
 # Number of modes at which the search ends.
@@ -124,7 +141,7 @@ class Lines:
     points, risen, gradient
         All points, the rise of F above its value at the origin, and its gradient; shapes (point, dim), (point,),
         (point, dim). The order is: points on the half-lines, line by line, at `DISTANCES`, the origin, the scattered
-        points, the landings.
+        points, the landings, points as far as the prior allows.
     at_origin
         F at the origin.
     scattered
@@ -133,6 +150,8 @@ class Lines:
         Number of the first half-lines. On the others, all parameters but one are held.
     noise
         Sds of the noise in `risen` and in each coordinate of `gradient`, (point,) each, with coarse answers. Else None.
+    wide
+        Number of points as far as the prior allows.
     """
 
     directions: np.ndarray
@@ -143,6 +162,7 @@ class Lines:
     scattered: int
     regressed: int = 0
     noise: tuple[np.ndarray, np.ndarray] | None = None
+    wide: int = 0
 
     @property
     def rise(self) -> np.ndarray:
@@ -207,7 +227,12 @@ class Lines:
         for own in np.unique(octave):
             rank[octave == own] = np.arange((octave == own).sum())
         bent = np.stack([bent, bent[np.argsort(rank, kind="stable")]], axis=1).ravel()
-        return bent[_apart(self.points[bent], self.most_starts)]
+        far = bent[bent >= len(self.points) - self.wide]
+        outwards = -np.einsum("pi,pi->p", self.points[far], self.gradient[far])
+        far = far[outwards > _OUTWARDS * self.risen[far]]
+        chosen = bent[_apart(self.points[bent], self.most_starts)]
+        further = far[_apart(self.points[far], _MOST_WIDE_SEARCHES)]
+        return np.concatenate([chosen, further[~np.isin(further, chosen)]])
 
     @property
     def most_starts(self) -> int:
@@ -355,8 +380,12 @@ def probe(
     # jitter, as fixed radii leave gaps in few dimensions
     radii *= _JITTER ** (generator(session.job.seed, "radii").random(scattered) - 0.5)
     around *= radii[:, None] / np.linalg.norm(around, axis=1)[:, None]
-    points = np.concatenate([on_lines, np.zeros((1, len(factor))), around])
     noise, count = session.noise, len(on_lines)
+    # noise hides F at far points
+    wide = np.zeros((0, len(factor))) if noise is not None else _wide(session, place)
+    if len(wide) and scattered:
+        around[1::_OF_PRIOR] = np.resize(wide[_WIDE // 2 :], around[1::_OF_PRIOR].shape)
+    points = np.concatenate([on_lines, np.zeros((1, len(factor))), around])
     # gradients take most of the bytes of coarse answers, and values at several distances show the shape of F
     sloped, valued = (points, points[:0]) if noise is None else (points[count:], on_lines)
     (value, gradient), along = (partial(ask, session, place) if first is None else first)(sloped, valued)
@@ -366,7 +395,10 @@ def probe(
     at_origin = float(value[count]) if noise is None else noise.at_origin(place)
     found = Lines(directions, points, value - at_origin, gradient, at_origin, scattered, regressed, blur)
     landings = LANDINGS if noise is None else _LANDINGS_COARSELY
-    landed = _landings(points, found.risen, gradient, _times(scattered) * landings, landings)
+    landed = _landings(points, found.risen, gradient, _times(scattered) * landings)
+    landed = np.resize(landed, (-(-len(landed) // landings) * landings, len(factor)))
+    if scattered and not found.convex:
+        landed = np.concatenate([landed, wide])
     if not len(landed) and second is None:
         return found
     there, slope = slopes(session, place, landed) if second is None else second(found, landed)
@@ -377,6 +409,7 @@ def probe(
         risen=np.concatenate([found.risen, there - at_origin]),
         gradient=np.concatenate([gradient, slope]),
         noise=None if blur is None or more is None else (np.append(blur[0], more[0]), np.append(blur[1], more[1])),
+        wide=len(landed) - len(landed) // landings * landings,
     )
 
 
@@ -406,14 +439,67 @@ def _landed(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray) -> np.n
         return np.asarray(points - (2.0 * risen / np.square(gradient).sum(axis=1))[:, None] * gradient)
 
 
-def _landings(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray, most: int, unit: int) -> np.ndarray:
-    """Landings away from the origin, (landing, dim), repeated to a multiple of `unit`."""
+def _landings(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray, most: int) -> np.ndarray:
+    """Landings away from the origin, (landing, dim)."""
     landed = _landed(points, risen, gradient)
-    distance = np.linalg.norm(landed, axis=1)
-    usual = (risen < NOWHERE) & (distance > _BEYOND_KNOWN) & (distance < (1.0 - _TIE) * DISTANCES[-1])
-    chosen = landed[usual]
-    chosen = chosen[_apart(chosen, most)]
-    return np.resize(chosen, (-(-len(chosen) // unit) * unit, points.shape[1]))
+    distance, furthest = np.linalg.norm(landed, axis=1), max(DISTANCES[-1], np.linalg.norm(points, axis=1).max())
+    chosen = landed[(risen < NOWHERE) & (distance > _BEYOND_KNOWN) & (distance < (1.0 - _TIE) * furthest)]
+    return chosen[_apart(chosen, most)]
+
+
+def _wide(session: Session, place: Coordinates) -> np.ndarray:
+    """Mirror images of the origin, then draws of a normal approximation of the prior, (point, dim). No sum is needed.
+
+    Mirror images are near the further modes of many likelihoods with a symmetry: reflections of all parameters, of one
+    and of two, at 0 and at the prior's mode, and the origin with the numbers of two parameters exchanged.
+    """
+    potential, dim = session.job.post.potential, place.origin.size
+    centre, values, vectors = np.zeros(dim), np.ones(dim), np.eye(dim)
+    for _ in range(_MOST_PRIOR):
+        gradient, hessian = map(np.asarray, _prior_shape(potential, place, centre))
+        if not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):
+            break
+        values, vectors = np.linalg.eigh(hessian)
+        # a flat prior ends where half-lines end
+        values = np.maximum(np.abs(values), DISTANCES[-1] ** -2)
+        step = -vectors @ (vectors.T @ gradient / values)
+        centre = centre + step * min(1.0, DISTANCES[-1] / max(np.linalg.norm(step), 1.0))
+        if np.linalg.norm(step) < 1.0:
+            break
+    drawn = generator(session.job.seed, "wide").standard_normal((_WIDE, dim))
+    drawn = centre + drawn / np.sqrt(values) @ vectors.T
+    mirrored = place.inverse(np.array(list(islice(_mirrored(place.origin, place.factor @ centre), 2 * _WIDE))))
+    mirrored = mirrored[np.linalg.norm(mirrored, axis=1) > _BEYOND_KNOWN]
+    return np.concatenate([mirrored[: _WIDE // 2], drawn])[:_WIDE]
+
+
+def _mirrored(x: np.ndarray, to_prior: np.ndarray) -> Iterator[np.ndarray]:
+    """Mirror images of a position at 0 and at the prior's mode, which is `to_prior` away."""
+    numbers = range(x.size)
+    for centre in (0.0 * x, x + to_prior):
+        for which in [list(numbers), *([k] for k in numbers)]:
+            yield _with(x, which, 2.0 * centre[which] - x[which])
+    for pair in map(list, combinations(numbers, 2)):
+        yield _with(x, pair, x[pair[::-1]])
+        yield _with(x, pair, -x[pair])
+        yield _with(x, pair, x[pair] + 2.0 * to_prior[pair])
+
+
+def _with(x: np.ndarray, which: list[int], new: np.ndarray) -> np.ndarray:
+    """A copy of x with new numbers."""
+    x = x.copy()
+    x[which] = new
+    return x
+
+
+@compiled
+def _prior_shape(potential: Potential, place: Coordinates, z: Float[Array, " dim"]) -> tuple[Array, Array]:
+    """The gradient and Hessian of minus the log prior at a position."""
+
+    def prior(one: Array) -> Array:
+        return -potential.within(place).log_prior_at(one)
+
+    return jax.grad(prior)(z), jax.hessian(prior)(z)
 
 
 class Skeleton(NamedTuple):
@@ -621,6 +707,12 @@ def other_modes(session: Session, place: Coordinates, lines: Lines) -> Search:
     return Search(modes, ends, around or [lines], not fresh)
 
 
+def modes_near(session: Session, place: Coordinates, lines: Lines, search: Search, points: np.ndarray) -> Search:
+    """The search with the modes to which Newton's method leads from some points, (point, dim)."""
+    found, ends = _searched(session, place, lines.at_origin, points, np.zeros(len(points)), search.modes)
+    return search._replace(modes=search.modes + found, ends=np.concatenate([search.ends, ends]))
+
+
 def _searched(
     session: Session, place: Coordinates, at_origin: float, at: np.ndarray, steepness: np.ndarray, known: list[Mode]
 ) -> tuple[list[Mode], np.ndarray]:
@@ -658,7 +750,8 @@ def _searched(
         # F rises around the main mode, and is low at another mode near it
         distance = np.linalg.norm(at, axis=1)
         around = (distance < one_mode) & (here.value - at_origin > np.square(distance) / 4.0)
-        return (distance < _ONE_MODE) | around
+        # a narrow mode within a wide one is deeper
+        return ((distance < _ONE_MODE) & (here.value > at_origin - _DEEPER)) | around
 
     done, stuck = np.zeros(len(at), bool), here.value >= NOWHERE
     for _ in range(_MOST_NEWTON):
@@ -698,5 +791,5 @@ def _searched(
         )
         if log_mass > -_NEGLIGIBLE and not same:
             found.append(Mode(at[k], np.linalg.cholesky(factor @ factor.T), log_mass))
-    apart = (np.linalg.norm(at, axis=1) >= 1.0) & (rise < _end(np.linalg.norm(at, axis=1), at.shape[1]))
+    apart = ~at_main() & (rise < _end(np.linalg.norm(at, axis=1), at.shape[1]))
     return found, at[apart]
