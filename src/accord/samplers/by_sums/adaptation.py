@@ -37,6 +37,8 @@ _WIDE_SHARE = 0.1
 _SKELETON_SHARE = 0.3
 # Weight of the first shares in the shares of every proposal.
 _FIRST_SHARES = 0.5
+# Least ratio of the smallest to the largest precision of a fit.
+_LEAST_RATIO = 1e-10
 # Degrees of freedom of the wide component.
 _WIDE_FREEDOM = 3.0
 # Scale of the wide component relative to the main one.
@@ -281,8 +283,10 @@ def _towards(before: Main, z: np.ndarray, gradient: np.ndarray, log_w: np.ndarra
     """
     _, inverse, mean = _center(z, gradient, log_w)
     precision = (np.linalg.inv(before.scale) + np.linalg.inv(inverse)) / 2.0
-    scale = np.linalg.inv(precision)
-    return Main((before.mean + mean) / 2.0, (scale + scale.T) / 2.0, before.freedom)
+    values, vectors = np.linalg.eigh((precision + precision.T) / 2.0)
+    # a precision of a narrow mode far away may be singular to rounding
+    scale = (vectors / np.maximum(values, _LEAST_RATIO * values[-1])) @ vectors.T
+    return Main((before.mean + mean) / 2.0, scale, before.freedom)
 
 
 def _center(z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
