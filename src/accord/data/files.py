@@ -385,7 +385,7 @@ def _header_problems(sheet: Sheet, line: int) -> list[str]:
         return [f"line {line} looks like a title or a comment. Is the header in line {begin}? Write header = {begin}"]
     # a row of data has no names above numbers
     numbers = [n for n, name in enumerate(sheet.header, 1) if _is_number(name)]
-    if numbers and (2 * len(numbers) > sum(map(bool, sheet.header)) or not _is_header(sheet.header, sheet.rows)):
+    if numbers and (2 * len(numbers) >= sum(map(bool, sheet.header)) or not _is_header(sheet.header, sheet.rows)):
         return [f"the name of column {numbers[0]} is a number: is the header missing?"]
     problems = twice_named(sheet.header)
     if not any(sheet.header):
