@@ -155,6 +155,20 @@ def test_one_error_lists_all_problems(files, tmp_path):
         assert part in str(error.value)
 
 
+def test_remote_sites_report_mixed_factors_amounts_and_titles(tmp_path):
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    levels = [["10", "11", "12"], ["<=20", "20-50", ">50"]], [["5 kg", "6 kg", "7 kg"]] * 2
+    said = "column 'size' holds numbers at a and texts at b", "numbers with a sign or a unit"
+    for by_site, message in zip(levels, said, strict=True):
+        for path, own in zip(paths, by_site, strict=True):
+            path.write_text("size,died\n" + "".join(f"{own[k % 3]},{k % 2}\n" for k in range(24)))
+        with pytest.raises(DataError, match=message):
+            glm(accord.data.study_at_sites(paths, Post()), "died ~ C(size)" if "holds" in message else "died ~ size")
+    paths[0].write_text("An export,\n" + paths[0].read_text())
+    with pytest.raises(DataError, match="Write header = 2"):
+        glm(accord.data.study_at_sites(paths, Post()), "died ~ size")
+
+
 def test_files_that_cannot_be_read_are_in_one_error(files, tmp_path):
     broken = [files[0]]
     for path in files[1:]:

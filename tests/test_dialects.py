@@ -171,6 +171,125 @@ def test_an_unnamed_column_is_ignored(tmp_path):
         assert list(study_of(tmp_path, lines(header, *rows, times=1)).agreed.columns) == ["age", "died"]
 
 
+# --- amounts, titles, comments and names that are numbers ---
+
+AMOUNTS = [
+    ["91%", "88.5%", "97 %"],
+    ["\u20ac50", "\u20ac61.50", "7 \u20ac"],
+    ["$1,200", "-$900", "$50.5"],
+    ["5 mg/dl", "7.1 mg/dL", "1e2 mg/dl"],
+    ["50kg", "61 kg", "111 lb"],
+    ["EUR 5", "6 EUR"],
+    ["36.6\u00b0C", "37 \u00b0C"],
+    ["61%", "62", "63.5"],
+]
+LABELS = [
+    *(["1st", "2nd", "3rd"], ["4th", "5th"], ["T1", "T2"], ["stage 1", "stage 2"], ["A1", "B2"], ["10A", "11A"]),
+    *(
+        ["2D", "3D"],
+        ["3G", "4G"],
+        ["1+", "2+"],
+        ["<65", ">=65"],
+        ["10-19", "20-29"],
+        ["20s", "30s"],
+        ["3 West", "4 West"],
+    ),
+    ["91%", "95%", "high"],
+]
+
+
+@pytest.mark.parametrize("cells", AMOUNTS, ids=str)
+def test_numbers_with_a_unit_are_no_factor(tmp_path, cells):
+    text = lines("x,died", *(f'"{cell}",{k % 2}' for k, cell in enumerate(cells)))
+    for formula in ("died ~ x", "died ~ scale(x)", "died ~ died:x", None):
+        with pytest.raises(DataError, match="numbers with a sign or a unit, such as % or kg: remove it") as error:
+            study_of(tmp_path, text, formula=formula)
+        assert not any(cell in str(error.value) for cell in cells)
+    with pytest.raises(DataError, match="numbers with a sign or a unit"):
+        data.as_study(two(cells * 6, cells * 6))
+    assert study_of(tmp_path, text, strings=["x"]).agreed.kinds["x"] == "factor"
+
+
+@pytest.mark.parametrize("cells", LABELS, ids=str)
+def test_labels_with_digits_are_a_factor_without_a_warning(cells):
+    assert data.as_study(two(cells * 6, cells * 6)).agreed.levels == {"x": tuple(sorted(cells))}
+
+
+@pytest.mark.parametrize(
+    ("above", "line"),
+    [
+        ("Hospital export,,\n,,\n", 3),
+        ("Hospital export,2021,\n", 2),
+        (",Report,\n,,\n,,\n", 4),
+        ("2021,,\nby the registry,,\n", 3),
+        ("# exported, 2021\n", 2),
+        ("# exported\n# in 2021, again\n", 3),
+        ("# one, two, three\n# four\n", 3),
+        ("Hospital export,,\nby the registry\n", 3),
+        ("# one, two, three\n", 2),
+        ("// from, the database\n", 2),
+        ("Export of,the ward\n", 2),
+    ],
+)
+def test_a_title_or_a_comment_names_the_line_of_the_header(tmp_path, above, line):
+    text = above + lines("age,crp,died", "50,2.1,1", "61,3.4,0", "70,NA,0")
+    for read in (study_of, lambda folder, text, **beside: data.describe(folder / "*.csv", **beside)):
+        with pytest.raises(DataError, match=f"Is the header in line {line}[?] Write header = {line}$"):
+            read(tmp_path, text, formula="died ~ age + crp")
+    with pytest.warns(UserWarning, match="left out: 10 at a"):
+        found = study_of(tmp_path, text, header=line, missing="drop")
+    assert list(found.agreed.columns) == ["age", "crp", "died"]
+
+
+@pytest.mark.parametrize(
+    ("header", "rows"),
+    [
+        ("#id,sex,died", ("1,f,0", "2,m,1")),
+        ("sex,died,", ("f,0,x", "m,1,")),
+        ("sex,,died", ("f,,0", "m,9,1")),
+        (",sex,died", ("p,f,0", "q,m,1")),
+    ],
+)
+def test_a_header_with_a_sign_or_an_unnamed_column_is_a_header(tmp_path, header, rows):
+    assert list(study_of(tmp_path, lines(header, *rows), formula="died ~ sex").agreed.columns) == ["sex", "died"]
+
+
+@pytest.mark.parametrize(
+    "header", ["land,2019,2020,died,x", "land,inf,nan,died,x", "NaN,Inf,z,died,x", "a,1e5,-1,died,x"]
+)
+def test_a_column_may_have_a_number_as_its_name(tmp_path, header):
+    text = lines(header, *(f"{'abc'[k % 3]},{k},{k % 7},{k % 2},{k * k % 11}" for k in range(12)))
+    for beside in ({"formula": "died ~ x"}, {"columns": ["died", "x"]}):
+        assert list(study_of(tmp_path, text, **beside).agreed.columns) == ["died", "x"]
+    assert set(header.split(",")) == set(study_of(tmp_path, text).agreed.columns)
+
+
+@pytest.mark.parametrize("row", ["a,1,2,0,3", "a,b,2,c,3", "1,2,3,4,x", "a,NA,2,0,b"])
+def test_a_missing_header_is_an_error_without_cells(tmp_path, row):
+    with pytest.raises(DataError, match="is a number: is the header missing[?]") as error:
+        study_of(tmp_path, lines(row, row), formula="died ~ x")
+    assert row not in str(error.value)
+
+
+def test_a_number_that_is_none_is_refused():
+    with pytest.raises(DataError, match="rows 1, 3, 5, 7, 9 and 1 more have no finite float64 number"):
+        data.as_study(two(["1", "NAN"] * 6, NUMBERS))
+
+
+def test_numbers_at_a_site_and_texts_at_another_conflict_in_a_factor(tmp_path):
+    sizes = [str(10 + k) for k in range(12)], ["<=20", "20-50", ">50"] * 4, ["small", "large"] * 6
+    tables = {site: {"size": cells, "died": [0, 1] * 6} for site, cells in zip("abc", sizes, strict=True)}
+    for formula in ("died ~ C(size)", "died ~ size", "died ~ C(size) + died:C(size)"):
+        with pytest.raises(DataError, match="column 'size' holds numbers at a and texts at b, c: name it in strings"):
+            data.as_study(tables, formula=formula)
+    assert (
+        data.as_study(tables, formula="died ~ C(size)", strings="size", policy=data.Policy.none()).agreed.kinds["size"]
+        == "factor"
+    )
+    tables["c"]["size"] = ["10", "small"] * 6
+    assert data.as_study(tables, formula="died ~ C(size)", policy=data.Policy.none()).agreed.kinds["size"] == "factor"
+
+
 def test_numbers_of_a_dialect():
     german, swiss = Dialect(decimal=",", thousands="."), Dialect(thousands="'")
     assert german.number("1.234.567,5") == 1234567.5 and german.number("-0,25") == -0.25
@@ -424,6 +543,25 @@ def test_likely_mistakes_are_warned_of(case):
         data.as_study(tables)
     assert len(warned) == 1 and said in str(warned[0].message)
     assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize("word", ["None", "<NA>", "NaT", "NA_character_", ".A", "#DIV/0!", "\\N", "(null)", "nil"])
+def test_other_spellings_of_missing_are_warned_of_in_levels_and_sites(tmp_path, word):
+    said = f"{word!r}: if it means a missing value, name it in blanks"
+    with pytest.warns(UserWarning, match=re.escape("has the level " + said)):
+        data.as_study(two([word, "a"] * 6, ["a", "b"] * 6), missing="drop")
+    (tmp_path / "all.csv").write_text(lines("ward,age,died", "a,50,1", f"{word},61,0", "b,70,1", "b,71,0", "a,72,0"))
+    beside = {"file": tmp_path / "all.csv", "site": "ward", "missing": "drop", "policy": data.Policy.none()}
+    constant = ["age", "died"]
+    with pytest.warns(UserWarning, match=re.escape("a site has the name " + said)):
+        data.study(**beside, constant=constant)
+    with pytest.warns(UserWarning, match="rows without a site"):
+        assert data.study(**beside, constant=constant, blanks=[word]).sites == ("a", "b")
+
+
+@pytest.mark.parametrize("cells", [["none", "mild"], ["Nash", "a"], ["no", "None at all"]])
+def test_words_like_missing_ones_are_no_alarm(cells):
+    assert data.as_study(two(cells * 6, cells * 6)).agreed.kinds == {"x": "factor"}
 
 
 @pytest.mark.parametrize("code", [999, -9])

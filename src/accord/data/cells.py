@@ -14,14 +14,24 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..base.errors import unknown_name_error
-from .files import Dialect, some_lines
+from .files import BLANKS, Dialect, some_lines
 from .policy import Policy
 
-BLANKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 UNITS = {"days": 1.0, "years": 365.2425}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
 # Smallest whole number above which float64 skips whole numbers.
 WHOLE = 2.0**53
+# A number before or after a currency, a percent sign or a common unit of measurement. Labels such as 3G have no space.
+_AMOUNT = r"[+-]?\d[\d.,']*(e[+-]?\d+)?"
+_UNIT = (
+    r"([kmcdnp\u00b5\u03bcu]?(g|l|m|mol|eq|iu)|mm ?hg|k?pa|cmh2o|k?cal|k?j|bpm|hz|lbs?|oz|inch|min|h|hrs?|hours?|days?|"
+    r"weeks?|months?|mo|yrs?|years?|iu)"
+)
+_WITH_UNIT = re.compile(
+    rf"(?!\d+[a-gi-z]$)([+-]?(\p|eur|usd|gbp|chf) ?{_AMOUNT}|{_AMOUNT} ?(\p|eur|usd|gbp|chf|\u00b0 ?[cf]?|"
+    rf"{_UNIT}[23\u00b2\u00b3]?(/{_UNIT}[23\u00b2\u00b3]?)*))".replace(r"\p", r"[%\u2030$\u20ac\u00a3\u00a5]"),
+    re.IGNORECASE,
+)
 # Largest number of levels of a factor.
 _MOST_LEVELS = 5_000
 # Date formats that messages can suggest.
@@ -118,6 +128,8 @@ class Rules:
     spellings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     blanks: tuple[str, ...] = BLANKS
     groups: tuple[str, ...] = ()
+    # factors that only the formula names, as in C(size)
+    coded: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -130,13 +142,15 @@ class Rules:
         groups: Sequence[str],
     ) -> Rules:
         """The rules from the arguments of `study`, with the factors and groups of its formula."""
+        named = _words("strings", list(strings) if isinstance(strings, Mapping) else strings)
         return cls(
             {name: _dates(name, value) for name, value in (dates or {}).items()},
             {name: _words(f"positive of {name!r}", value) for name, value in (positive or {}).items()},
-            (*_words("strings", list(strings) if isinstance(strings, Mapping) else strings), *factors),
+            (*named, *factors),
             {name: _spellings(name, own) for name, own in strings.items()} if isinstance(strings, Mapping) else {},
             tuple(dict.fromkeys([*BLANKS, *_words("blanks", blanks)])),
             tuple(groups),
+            tuple(name for name in factors if name not in named),
         )
 
     @property
@@ -427,6 +441,11 @@ def _suggestion(dialect: Dialect, cells: Sequence[str], texts: Sequence[str]) ->
             'a number after "<" or ">" where others have numbers: replace it by a number, such as half of the limit '
             "of detection, or name the cells in blanks to treat them as missing"
         )
+    if len(cells) > 1 and all(_WITH_UNIT.fullmatch(text) for text in texts):
+        return (
+            "numbers with a sign or a unit, such as % or kg: remove it from the cells, or name the column in strings "
+            "if it is a factor"
+        )
     if len(texts) == len(cells):
         formats = [form for form in _DATES if all(_is_date(text, form) for text in texts)]
         if formats:
@@ -450,7 +469,7 @@ def _is_date(text: str, form: str) -> bool:
 
 def _numbers(values: Float[np.ndarray, " row"], absent: Bool[np.ndarray, " row"]) -> Reading:
     present = values[~absent]
-    beyond = np.flatnonzero(np.isinf(values))
+    beyond = np.flatnonzero(~np.isfinite(values) & ~absent)
     if beyond.size:
         return Reading("unclear", values, "no finite float64 number", beyond.tolist())
     return Reading("yes-no" if np.isin(present, (0.0, 1.0)).all() else "number", values)

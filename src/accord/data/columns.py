@@ -9,8 +9,11 @@ from typing import Any
 from ..base.errors import nearest
 from .cells import Dates, Rules, SiteTable, Source
 from .collectives import SiteCollectives
+from .files import Dialect
 from .formula_names import FormulaNames, misspelled
 
+# What a site sends of a factor whose levels are all numbers, or of which none is.
+_LEVELS = ("levels in numbers", "levels in texts")
 # Largest number of columns of a study.
 _MOST_COLUMNS = 5_000
 
@@ -88,7 +91,10 @@ def tables_of(
         headers.append(header if meeting.is_whole else chosen)
         own += found
     received = meeting.gathered(
-        [{"header": header, "kinds": table.kinds} for header, table in zip(headers, tables, strict=True)]
+        [
+            {"header": header, "kinds": {name: _sent(name, table, wanted) for name in table.kinds}}
+            for header, table in zip(headers, tables, strict=True)
+        ]
     )
     kinds_by_site = [own["kinds"] for own in received]
     names = _chosen(meeting, sources, [own["header"] for own in received], wanted, problems)
@@ -140,6 +146,15 @@ def absent_column(name: str, known: Sequence[str]) -> str:
     return f"no site has a column {name!r}" + ("" if near is None else f", did you mean {near!r}?")
 
 
+def _sent(name: str, table: SiteTable, wanted: ColumnSpec) -> str:
+    """The kind that a site sends: for `C(...)` of a column outside `strings`, whether all or no levels are numbers."""
+    levels = set(table.present(name).tolist()) if name in wanted.rules.coded else set()
+    numbers = sum(Dialect().number(level) is not None for level in levels)
+    if table.kinds[name] != "factor" or len(levels) < 2 or 0 < numbers < len(levels):
+        return table.kinds[name]
+    return _LEVELS[not numbers]
+
+
 def _one_kind(kinds: set[str]) -> str:
     """The kind of a column, from the kinds that sites found, or "conflict"."""
     if "unclear" in kinds:
@@ -147,11 +162,13 @@ def _one_kind(kinds: set[str]) -> str:
     kinds = kinds - {"empty"} or {"empty"}
     if kinds == {"number", "yes-no"}:
         return "number"
+    if "factor" in kinds or len(kinds) == 1:
+        kinds = {"factor" if kind in _LEVELS else kind for kind in kinds}
     return kinds.pop() if len(kinds) == 1 else "conflict"
 
 
 def _conflict(name: str, kinds: Mapping[str, str]) -> str:
-    words = {"number": "numbers", "yes-no": "0 and 1", "factor": "texts"}
+    words = {"number": "numbers", "yes-no": "0 and 1", "factor": "texts", _LEVELS[0]: "numbers", _LEVELS[1]: "texts"}
     sides = [
         f"{word} at {', '.join(site for site, found in kinds.items() if found == kind)}"
         for kind, word in words.items()

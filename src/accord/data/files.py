@@ -7,6 +7,7 @@ import csv
 import glob
 import io
 import itertools
+import math
 import os
 import re
 from collections import Counter
@@ -19,6 +20,10 @@ import numpy as np
 
 from ..base.errors import unknown_name_error
 
+# Texts that mean a missing value.
+BLANKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
+# Signs at the beginning of a line of comments.
+_COMMENTS = ("#", "%", "//", "--", "!", "*", "'")
 # Separators that messages can suggest.
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 _DECIMALS = (".", ",")
@@ -288,7 +293,7 @@ def _shape_problems(sheet: Sheet, ragged: dict[int, int], text: str, dialect: Di
     """Problems with the number of cells per row, or with a header of one cell."""
     for separator, word in _SEPARATORS.items():
         parted, rest = _cells_of(text, replace(dialect, separator=separator))
-        begin = _header_line(parted, rest)
+        begin = _header_line(parted, rest, text, replace(dialect, separator=separator))
         is_table = not rest and len(parted.header) > 1
         if separator == dialect.separator or parted.problems or not (is_table or begin):
             continue
@@ -306,14 +311,15 @@ def _shape_problems(sheet: Sheet, ragged: dict[int, int], text: str, dialect: Di
         return [f"{found}. Are cells separated by {word}? Write {', '.join(most)}{' and ' if most else ''}{last}"]
     if sheet.problems or not ragged:
         return sheet.problems
+    found = _lengths(sheet, ragged)
+    if begin := _header_line(sheet, ragged, text, dialect) or _lower_header(sheet):
+        return [f"{found}. Is the header in line {begin}? Write header = {begin}"]
     if not sheet.rows and set(ragged.values()) == {len(sheet.header) + 1}:
         return [
             f"all rows have one cell more than the header ({len(sheet.header)}): name the column of row names, which R "
             "does with col.names = NA, or delete separators at the ends of rows"
         ]
-    found = _lengths(sheet, ragged)
-    begin = _header_line(sheet, ragged)
-    return [f"{found}. Is the header in line {begin}? Write header = {begin}" if begin else found]
+    return [found]
 
 
 def _lengths(sheet: Sheet, ragged: dict[int, int]) -> str:
@@ -324,32 +330,67 @@ def _lengths(sheet: Sheet, ragged: dict[int, int]) -> str:
     return f"{found}, {some_lines(list(ragged))} {' or '.join(differs)} cells" if ragged else found
 
 
-def _header_line(sheet: Sheet, ragged: dict[int, int]) -> int | None:
+def _header_line(sheet: Sheet, ragged: dict[int, int], text: str, dialect: Dialect) -> int | None:
     """The line of the likely header below other text: the first of the longer rows, if most rows are longer."""
     if not ragged:
         return None
     usual, times = Counter(ragged.values()).most_common(1)[0]
-    if usual <= len(sheet.header) + 1 or times <= len(sheet.rows):
+    is_comment = sheet.header[0].startswith(_COMMENTS)
+    if usual <= (1 if is_comment else len(sheet.header)) or times <= len(sheet.rows):
         return None
-    return next(line for line, count in ragged.items() if count == usual)
+    begin = next(line for line, count in ragged.items() if count == usual)
+    if usual <= len(sheet.header) + 1:
+        # rows with names, which R writes without a name for their column, are one longer too
+        below, _ = _cells_of(text, replace(dialect, header=begin))
+        return begin if _is_header(below.header, below.rows) else None
+    return begin
+
+
+def _is_header(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a column has a name in letters and only numbers below."""
+    numbers = [[cell for cell in cells if cell not in BLANKS] for cells in zip(*rows, strict=True)]
+    return any(
+        own and name not in BLANKS and name[:1].isalpha() and all(_is_number(cell) for cell in own)
+        for name, own in zip(names, numbers, strict=False)
+    )
+
+
+def _is_number(text: str) -> bool:
+    number = Dialect().number(text)
+    if number is None:
+        number = Dialect(decimal=",").number(text)
+    return number is not None and math.isfinite(number)
+
+
+def _lower_header(sheet: Sheet) -> int | None:
+    """The line of the likely header below a title or a comment that has as many cells as a row."""
+    names = sheet.header
+    is_comment = names[0].startswith(_COMMENTS)
+    if "" not in names[1:] and not is_comment:
+        return None
+    most = 0 if is_comment else sum(map(bool, names))
+    for place, row in enumerate(sheet.rows):
+        if row[0].startswith(_COMMENTS):
+            continue
+        if sum(map(bool, row)) > most:
+            is_header = not any(map(_is_number, row)) and _is_header(row, sheet.rows[place + 1 :])
+            return sheet.lines[place] if is_header else None
+    return None
 
 
 def _header_problems(sheet: Sheet, line: int) -> list[str]:
     if not sheet.header:
         return ["the file is empty" if line == 1 else f"there is no line {line}, where the header should be"]
-    missing = missing_header(sheet.header)
-    if missing:
-        return [missing]
+    if begin := _lower_header(sheet):
+        return [f"line {line} looks like a title or a comment. Is the header in line {begin}? Write header = {begin}"]
+    # a row of data has no names above numbers
+    numbers = [n for n, name in enumerate(sheet.header, 1) if _is_number(name)]
+    if numbers and (2 * len(numbers) >= sum(map(bool, sheet.header)) or not _is_header(sheet.header, sheet.rows)):
+        return [f"the name of column {numbers[0]} is a number: is the header missing?"]
     problems = twice_named(sheet.header)
     if not any(sheet.header):
         problems.append("no column has a name")
     return problems if sheet.rows else [*problems, "there are no rows below the header"]
-
-
-def missing_header(names: Sequence[str]) -> str:
-    """A message if names look like the cells of a row, else ""."""
-    numbers = [n for n, name in enumerate(names, 1) if name and Dialect().number(name) is not None]
-    return f"the name of column {numbers[0]} is a number: is the header missing?" if numbers else ""
 
 
 def twice_named(names: Sequence[str]) -> list[str]:

@@ -19,9 +19,8 @@ import numpy as np
 
 from ..base.counters import generator
 from ..base.errors import DataError
-from .cells import BLANKS
 from .collectives import Noisy, Numbers, SiteCollectives, raise_all
-from .files import Dialect
+from .files import BLANKS, Dialect
 from .warnings import far_codes
 
 # The name of the made-up rows among the sites.

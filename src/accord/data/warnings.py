@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 import unicodedata
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +16,24 @@ from .files import Dialect
 from .summaries import Agreed
 
 # Common codes for missing values, as texts and as numbers.
-_WORDS = frozenset({"#N/A", "#NA", "#NV", ".", "?", "-", "--", "na", "n/a", "n.a.", "-9", "-99", "-999", "999", "9999"})
+_WORDS = frozenset(
+    [
+        *("#N/A", "#N/A N/A", "#NA", "#NV", "#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!"),
+        *(".", "?", "-", "--", "na", "Na", "n/a", "n.a.", "None", "Null", "<NA>", "NA_character_", "NaT", "nil"),
+        *(
+            "\\N",
+            "(null)",
+            "<null>",
+            "-9",
+            "-99",
+            "-999",
+            "999",
+            "9999",
+            "._",
+            *(f".{c}" for c in string.ascii_uppercase),
+        ),
+    ]
+)
 _CODES = (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0)
 # Ratio of interquartile ranges of two sites above which a description warns that their units may differ.
 _OTHER_UNIT = 8.0
@@ -103,12 +121,14 @@ def _look(text: str) -> str:
 
 
 def _sites(names: Sequence[str]) -> list[str]:
-    """A warning about sites with similar names."""
+    """Warnings about sites with similar names, and with names that often mean a missing value."""
     alike: dict[str, list[str]] = {}
     for name in names:
         alike.setdefault(_look(name), []).append(name)
     several = [" and ".join(map(repr, own)) for own in alike.values() if len(own) > 1]
-    return [f"the sites {', '.join(several)} have similar names: are they one site?"] if several else []
+    found = [f"the sites {', '.join(several)} have similar names: are they one site?"] if several else []
+    words = [repr(name) for name in names if name in _WORDS and Dialect().number(name) is None]
+    return [*found, *(f"a site has the name {word}: if it means a missing value, name it in blanks" for word in words)]
 
 
 def _zeros(name: str, tables: Sequence[SiteTable]) -> list[str]:
