@@ -9,7 +9,7 @@ PRINT_VERSION := import sys; print("{}.{}".format(*sys.version_info))
 CONSTRAINTS = $(wildcard constraints/python$(shell $(BIN)/python -c '$(PRINT_VERSION)').txt)
 
 .PHONY: demo docs wheel test test-all nightly test-portability lint bench gate accuracy picture reproduce constraints clean
-.PHONY: flower kills lossy misses r
+.PHONY: flower kills lossy misses score score-quick r
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
 demo: $(VENV)/.installed-demo
@@ -62,6 +62,15 @@ accuracy: $(VENV)/.installed-papers
 # Five minutes: the default method on hard posteriors with known means and sds.
 misses: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/misses.py
+
+# About half an hour: measure costs, certificates and errors of all parts, compare them with benchmarks/score.json, and
+# write docs/score.md. SCORE has options, as in make score SCORE="--check --only wine".
+score: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/score.py $(SCORE)
+
+# Three minutes: a few rows of it. Nothing is written.
+score-quick: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/score.py --quick $(SCORE)
 
 # Two minutes: draw docs/error-bars.svg, the picture of the README.
 picture: $(VENV)/.installed-demo $(VENV)/.installed-plot

@@ -10,6 +10,9 @@ import measured
 import pages
 import pytest
 import rounds
+import score
+import score_page
+import score_rows
 from measured import Line, Ratio, Skipped, compared, enough, fastest, side_by_side
 from rich.console import Console
 
@@ -118,7 +121,9 @@ def test_a_section_is_printed_and_replaces_its_part_of_the_page(tmp_path, capsys
         pages.fill(page, "other", "")
 
 
-@pytest.mark.parametrize("page, names", [("benchmarks.md", bench.SECTIONS), ("methods.md", ["linear", "overview"])])
+@pytest.mark.parametrize(
+    "page, names", [("benchmarks.md", bench.SECTIONS), ("methods.md", ["linear", "overview"]), ("score.md", ["rows"])]
+)
 def test_pages_have_a_place_for_every_section(page, names):
     text = (pages.DOCS / page).read_text("utf-8")
     assert all(f"<!-- {name} -->" in text and f"<!-- end of {name} -->" in text for name in names)
@@ -141,3 +146,119 @@ def test_a_program_that_fails_is_left_out_and_the_others_are_compared(monkeypatc
 def test_the_error_of_a_program_is_reported():
     with pytest.raises(ChildProcessError, match="ValueError: "):
         answers.answers("accord", "no such posterior")
+
+
+def run_of(**changed):
+    """The numbers of one seed of an invented row."""
+    found = {
+        "method": "A",
+        "certified": True,
+        "sums": 100,
+        "kb": 5.0,
+        "mean": 0.03,
+        "sd": 0.01,
+        "silent": 1,
+        "cpu": 1.0,
+    }
+    return {what: value for what, value in (found | changed).items() if value is not None}
+
+
+def now_of(*changes):
+    return {"runs": [run_of(**(changes[seed] if seed < len(changes) else {})) for seed in range(3)]}
+
+
+STORED = {"best": score.summary(now_of()), "now": now_of()}
+
+
+@pytest.mark.parametrize(
+    ("worse", "columns"),
+    [
+        ({"certified": False}, ["certified, seed 0"]),
+        ({"method": "B"}, ["certified, seed 0"]),
+        ({"sums": 112}, ["sums (most)"]),
+        ({"sums": 140}, ["sums (mean)", "sums (most)"]),
+        ({"kb": 6.1}, ["kb (most)"]),
+        ({"mean": 0.051}, ["mean (most)"]),
+        ({"sd": 0.031}, ["sd (most)"]),
+        ({"silent": 2}, ["silent (mean)", "silent (most)"]),
+    ],
+)
+def test_a_worse_row_of_the_score_fails(worse, columns):
+    failed, row = score.compared("a", STORED, now_of(worse))
+    assert [failure.column for failure in failed] == columns
+    assert row["best"] == STORED["best"] and row["now"] == now_of(worse) and "why" not in row
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sums": 109}, {"kb": 5.9}, {"mean": 0.049}, {"sd": 0.029}, {"silent": 1}, {"cpu": 1000.0}, {"sums": 1}],
+)
+def test_a_row_of_the_score_within_its_limits_passes(change):
+    assert score.compared("a", STORED, now_of(change))[0] == []
+
+
+def test_better_numbers_of_the_score_become_the_best():
+    _, row = score.compared("a", STORED, now_of(*[{"sums": 90, "mean": 0.04}] * 3))
+    assert row["best"]["sums"] == [90.0, 90.0] and row["best"]["mean"] == pytest.approx([0.03, 0.03])
+    # small losses do not add up
+    failed, _ = score.compared("a", row, now_of(*[{"sums": 105}] * 3))
+    assert [failure.column for failure in failed] == ["sums (mean)", "sums (most)"]
+    # a certificate that one seed gains has to stay
+    lacking = now_of({"certified": False})
+    _, row = score.compared("a", {"best": score.summary(lacking), "now": lacking}, now_of())
+    assert row["best"]["certified"] == ["A", "A", "A"]
+
+
+def test_a_reason_allows_the_stored_numbers_and_nothing_beyond():
+    worse, beyond = now_of(*[{"sums": 150}] * 3), now_of(*[{"sums": 170}] * 3)
+    failed, row = score.compared("a", STORED, worse)
+    assert failed and score.compared("a", row, worse)[0]
+    row["why"] = "the search looks further"
+    passed, kept = score.compared("a", row, now_of(*[{"sums": 160}] * 3))
+    assert passed == [] and kept["why"] == row["why"] and kept["best"]["sums"] == [100.0, 100.0]
+    # 160 is within 10% of 150, and 170 is not
+    failed, lost = score.compared("a", kept, beyond)
+    assert failed and "why" not in lost
+    assert [failure.best for failure in failed] == [150.0, 150.0]
+    assert "why" not in score.compared("a", kept, now_of())[1]
+    # a reason that was written beside the first stored numbers
+    assert score.compared("a", {**STORED, "now": worse, "why": "so"}, worse)[0] == []
+    # a reason for a row's sums is none for its certificate
+    assert score.compared("a", kept, now_of({"sums": 150, "certified": False}))[0]
+
+
+def test_a_row_of_the_score_that_cannot_run_fails():
+    missing = {"missing": "TypeError: no such argument"}
+    failed, row = score.compared("a", STORED, missing)
+    assert [str(failure) for failure in failed] == ["a: runs: best yes, found TypeError: no such argument"]
+    assert row["best"] == STORED["best"] and row["now"] == missing
+    assert score.compared("a", row, missing)[0] and score.compared("a", row, now_of())[0] == []
+    assert score.compared("a", None, missing) == ([], {"best": missing, "now": missing})
+    assert score.compared("a", {"best": missing, "now": missing}, now_of())[1]["best"] == STORED["best"]
+
+
+def test_further_seeds_are_not_compared_and_lost_columns_are():
+    more = {"runs": [*now_of()["runs"], run_of(sums=1000, certified=False)]}
+    assert score.compared("a", STORED, more)[0] == []
+    lost = now_of(*[{"kb": None}] * 3)
+    assert [failure.column for failure in score.compared("a", STORED, lost)[0]] == ["kb"]
+
+
+def test_rows_and_pages_of_the_score(tmp_path, monkeypatch):
+    assert set(score_rows.QUICK) <= set(score_rows.ROWS) and len(score_rows.POSTERIORS) == 16
+    page = tmp_path / "score.md"
+    page.write_text((pages.DOCS / "score.md").read_text("utf-8"))
+    monkeypatch.setattr(score_page, "PAGE", page)
+    verdicts = {"runs": [{"ok": 3, "refused": 2, "warned": 1, "silent": 0}]}
+    rows = {
+        "a, exact": {**STORED, "why": "the search looks further"},
+        "b": {"best": {}, "now": {"missing": "no"}},
+        "misses, two": {"best": {}, "now": verdicts},
+        "lines of src/accord": {"best": {"lines": [9.0, 9.0]}, "now": {"runs": [{"lines": 10}]}},
+    }
+    score_page.write({"measured on": "a machine", "rows": rows})
+    text = page.read_text()
+    assert (
+        "| a, exact | 3 of 3 A | 100 |" in text and "| b | cannot run |" in text and "| two | 3 | 2 | 1 | 0 |" in text
+    )
+    assert "- a, exact: the search looks further" in text and "10 (fewest 9)" in text
