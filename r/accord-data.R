@@ -167,11 +167,18 @@ table_of <- function(lines, separator) {
       "the quoted cell that ends in line ", found$last[k], " holds whole rows: is a quotation mark missing or extra?")
   wrong <- which(rows & found$count != columns)
   times <- table(found$count[wrong])
+  usual <- as.numeric(names(which.max(times)))
+  at <- which(rows & found$count == max(usual, 0))
+  # a column has a name in letters and only numbers below
+  has_names <- function() any(vapply(seq_len(usual) - 1, function(k) {
+    below <- setdiff(found$cells[from[at[-1]] + k], c("", "NA"))
+    length(below) && all(is_number(below)) && grepl("^[[:alpha:]]", found$cells[from[at[1]] + k])
+  }, NA))
   list(header = found$cells[from[head] + seq_len(columns) - 1], lines = found$last[rows], ragged = found$last[wrong],
        more = found$count[wrong] > columns, all_longer = all(found$count[rows] == columns + 1),
        # a table below other text
-       is_below = any(times == max(times, 0) & times > sum(rows) - length(wrong) &
-                        as.numeric(names(times)) > columns + 1),
+       is_below = length(wrong) > 0 && max(times) > sum(rows) - length(wrong) && usual > columns &&
+         (usual > columns + 1 || has_names()),
        cells = if (!length(wrong)) matrix(found$cells[rep(rows, found$count)], ncol = columns, byrow = TRUE))
 }
 
