@@ -1,4 +1,4 @@
-"""Coarse answers against exact ones: bias of means, sds and evidence, effective draws, sums and bytes.
+"""Coarse answers against exact ones: bias of means, sds and evidence, and effective draws.
 
 python benchmarks/coarse.py                 # all models, 200 repetitions
 python benchmarks/coarse.py logistic 20     # models whose name contains a text, 20 repetitions
@@ -12,16 +12,13 @@ import warnings
 from collections.abc import Callable
 
 import numpy as np
+from problems import breast_cancer, intercepts, split, wine
 
 import accord
 from accord.engines import Local
 from accord.samplers import Importance
 
 COARSE = Local(coarse=True)
-
-
-def split(X: np.ndarray, y: np.ndarray, agents: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    return list(zip(np.array_split(X, agents), np.array_split(y, agents), strict=True))
 
 
 def gaussian() -> accord.Posterior:
@@ -47,48 +44,14 @@ def poisson() -> accord.Posterior:
     return accord.models.poisson_regression(split(X, y.astype(float), 5), 10.0)
 
 
-def intercepts() -> accord.Posterior:
-    """Random intercepts of 20 groups at five agents, integrated out."""
-    import pandas as pd
-
-    rng = np.random.default_rng(3)
-    tables = []
-    for site in range(5):
-        ward = np.repeat([f"{site}{k}" for k in range(4)], 15)
-        x = rng.standard_normal(60)
-        effect = np.repeat(rng.standard_normal(4) * 0.7, 15)
-        y = (rng.random(60) < 1.0 / (1.0 + np.exp(-(0.5 + x + effect)))).astype(float)
-        tables.append(pd.DataFrame({"y": y, "x": x, "ward": ward}))
-    return accord.models.glm(tables, "y ~ x + (1 | ward)", "bernoulli")
-
-
-def breast_cancer(columns: int) -> accord.Posterior:
-    """Ten agents, sorted by the first covariate, prior sd 1 (10 covariates) or 3.2 (30)."""
-    from sklearn.datasets import load_breast_cancer
-
-    X, y = load_breast_cancer(return_X_y=True)
-    order = np.argsort(X[:, 0], kind="stable")
-    X = np.column_stack([np.ones(len(X)), (X - X.mean(axis=0)) / X.std(axis=0)])[:, : 1 + columns]
-    return accord.models.logistic_regression(split(X[order], y[order].astype(float), 10), 10.0 if columns > 10 else 1.0)
-
-
-def wine() -> accord.Posterior:
-    """Ten agents, 178 rows, 14 parameters, nearly separable."""
-    from sklearn.datasets import load_wine
-
-    X, y = load_wine(return_X_y=True)
-    X = np.column_stack([np.ones(len(X)), (X - X.mean(axis=0)) / X.std(axis=0)])
-    return accord.models.logistic_regression(split(X, (y == 1).astype(float), 10), 10.0)
-
-
 MODELS: dict[str, Callable[[], accord.Posterior]] = {
     "gaussian, 3": gaussian,
     "logistic, 6": logistic,
     "poisson, 8": poisson,
     "random intercepts, 3": intercepts,
-    "breast cancer, 11": lambda: breast_cancer(10),
+    "breast cancer, 11": lambda: breast_cancer(columns=10, prior_variance=1.0),
     "wine, 14": wine,
-    "breast cancer, 31": lambda: breast_cancer(30),
+    "breast cancer, 31": breast_cancer,
 }
 
 
@@ -127,13 +90,11 @@ def row(name: str, post: accord.Posterior, repetitions: int) -> str:
                 value - evidence,
                 (value - evidence) / error,
                 points.effective / points.weight.size,
-                run.traffic.sums,
-                run.traffic.bytes_sent.min(),
             )
         )
     if not found:
         return f"| {name} | none: {refused} |"
-    holds, means, sds, above, errors, efficiency, sums, sent = (np.array(column) for column in zip(*found, strict=True))
+    holds, means, sds, above, errors, efficiency = (np.array(column) for column in zip(*found, strict=True))
     kept = holds if holds.any() else ~holds
     count = max(int(kept.sum()), 2)
 
@@ -146,8 +107,7 @@ def row(name: str, post: accord.Posterior, repetitions: int) -> str:
         f"| {name} | {holds.sum()} of {repetitions} | {bias(means)} | {bias(sds)} | {bias(above)} "
         f"| {errors[kept].std():.2f} "
         f"| {usual.points.effective / usual.points.weight.size:.2f}, {efficiency.mean():.2f} "
-        f"| {usual.traffic.sums}, {np.median(sums):.0f} | {usual.traffic.bytes_sent.min() / 1e3:.0f}, "
-        f"{np.median(sent) / 1e3:.0f} | {refused or ''} {time.perf_counter() - began:.0f} s |"
+        f"| {refused or ''} {time.perf_counter() - began:.0f} s |"
     )
 
 
@@ -156,9 +116,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     print(
         "| model | certified | worst bias of a mean, sds (error) | of an sd, relative | of the log evidence "
-        "| sd of its z | effective draws per point: exact, coarse | sums | kB of a site | refused |\n"
-        + "| --- " * 10
-        + "|"
+        "| sd of its z | effective draws per point: exact, coarse | refused |\n" + "| --- " * 8 + "|"
     )
     for name, make in MODELS.items():
         if not texts or any(text in name for text in texts):

@@ -279,14 +279,17 @@ def around_heaviest(points: np.ndarray, log_weight: np.ndarray, found: Weighing,
 def _towards(before: Main, z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> Main:
     """Half a step towards the Gaussian whose gradients fit the gradients of F at weighted points best.
 
-    If the points are draws of that Gaussian, it is the one nearest to the posterior (Opper & Archambeau 2009).
+    If the points are draws of that Gaussian, it is the one nearest to the posterior (Opper & Archambeau 2009). The mean
+    moves no further than usual points are away, as gradients far away can mislead.
     """
     _, inverse, mean = _center(z, gradient, log_w)
     precision = (np.linalg.inv(before.scale) + np.linalg.inv(inverse)) / 2.0
     values, vectors = np.linalg.eigh((precision + precision.T) / 2.0)
     # a precision of a narrow mode far away may be singular to rounding
     scale = (vectors / np.maximum(values, _LEAST_RATIO * values[-1])) @ vectors.T
-    return Main((before.mean + mean) / 2.0, scale, before.freedom)
+    step = (mean - before.mean) / 2.0
+    away = float(np.linalg.norm(np.linalg.solve(np.linalg.cholesky(before.scale), step)))
+    return Main(before.mean + min(1.0, step.size**0.5 / max(away, 1.0)) * step, scale, before.freedom)
 
 
 def _center(z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -24,7 +24,7 @@ _NO_MASS = 1e12
 # Sums of potentials from which on the density counts as 0: at least one agent returned `_NO_MASS`.
 NOWHERE = 1e11
 # Most Newton steps of an agent to the mode of its own rows, and lengths of each step to choose from.
-_MODE_STEPS = 20
+_MODE_STEPS = 10
 _SHORTER = np.array([1.0, 0.5, 0.25, 0.06, 0.01])
 # Length of the last of these steps, in standard deviations. Rough is enough, as the next sum corrects it.
 _NEAR = 0.1
@@ -117,7 +117,7 @@ def jet(session: Session, place: Coordinates) -> Jet:
     """
     dim = place.origin.size
     (found,) = session.totals(
-        jet_of, points=np.zeros((1, dim)), at_once=1, gradients=1 + dim + dim * dim, coordinates=place
+        jet_of, points=np.zeros((1, dim)), at_once=1, gradients=1 + dim + dim * (dim // 2 + 1), coordinates=place
     )
     return jet_from(np.asarray(found, np.float64), dim)
 
@@ -295,15 +295,25 @@ def expansion_of(
 @coarse("jet")
 def jet_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
     """Derivatives of an agent's potential up to the third: each pair and each triple of parameters once."""
-    dim = x.size
+    dim, axes = x.size, jnp.eye(x.size, dtype=x.dtype)
 
-    def along(direction: Float[Array, " dim"]) -> Float[Array, "dim dim"]:
-        found: Float[Array, "dim dim"] = jax.jvp(lambda x: potential.expansion(shard, x)[2], (x,), (direction,))[1]
+    def along(first: Array) -> Float[Array, "partner dim"]:
+        # each parameter with itself and the half of the others that follow it in a circle: all pairs
+        seconds = axes[(first + jnp.arange(dim // 2 + 1)) % dim]
+
+        def curvature(x: Array) -> tuple[Array, ...]:
+            _, change = jax.linearize(lambda x: potential.slope(shard, x)[1], x)
+            return (jax.vmap(change)(seconds),)
+
+        (found,) = jax.jvp(curvature, (x,), (axes[first],))[1]
         return found
 
-    # one direction after another, as all at once may not fit in memory
-    third = jax.lax.map(along, jnp.eye(dim, dtype=x.dtype))
-    return finite(jnp.concatenate([expansion_at(potential, shard, x), third[_triples(dim)]]), _NO_MASS)
+    # one parameter after another, as all at once may not fit in memory
+    third = jax.lax.map(along, jnp.arange(dim))
+    i, j, k = _triples(dim)
+    follows = j - i <= dim // 2
+    numbers = third[np.where(follows, i, j), np.where(follows, j - i, i - j + dim), k]
+    return finite(jnp.concatenate([expansion_at(potential, shard, x), numbers]), _NO_MASS)
 
 
 @of_rows

@@ -76,7 +76,7 @@ _HEAVIEST = 6
 # Most batches that mend tails of the weights.
 _MENDED = 3
 # Least efficiency at which tails are mended.
-_GOOD = 0.1
+_GOOD = 0.02
 # Most points per effective draw.
 _MOST_A_DRAW = 20.0
 # Share of the points around the heaviest points in a proposal that is drawn again, with coarse answers.
@@ -164,7 +164,7 @@ class Importance(BySums):
             while True:
                 batches.fit()
                 batches.weigh(job.target)
-                batches.mend(names)
+                batches.mend(job.target, names)
                 # mending can lower the number of effective draws
                 batches.weigh(job.target)
                 if not batches.find_mode(job.target):
@@ -387,14 +387,16 @@ class Batches:
             main, expected = adapted(found, self.main, self.proposals)
             # a fit without a known efficiency does not replace the fit to a pilot run
             self.main = self.main if piloted and expected == 0.0 else main
-            self.efficiency = max(expected, before)
+            self.efficiency = expected or before
             # few effective points do not show which proposal is better, nor is an unknown efficiency poor
             lost = found.effective < _LOST_BELOW * self.dim or 0.0 < self.efficiency < _POOR
             if not piloted and batch - begun + 1 >= _LOST and lost:
                 self._pilot()
                 piloted, before = True, 0.0
             elif found.effective >= _JUDGED * self.dim:
-                if expected > _FITTED or _POOR < expected < _GROWTH * before:
+                # a fall shows that the expectation before was wrong
+                is_same = before / _GROWTH < expected < _GROWTH * before
+                if expected > _FITTED or (expected > _POOR and is_same):
                     return
                 before = expected
 
@@ -443,14 +445,14 @@ class Batches:
             return 0
         return ceil(_MARGIN * missing / self.efficiency)
 
-    def mend(self, names: Sequence[str]) -> None:
+    def mend(self, target: int, names: Sequence[str]) -> None:
         """Add batches around the heaviest points, if good weights have a tail that is too heavy."""
         for _ in range(_MENDED):
             assert self.found is not None
             found = self.found
             poor = found.effective < _GOOD * found.weight.size or len(found.batches) >= self.max_batches
             weights, squares = tails(found, self.place, names)
-            if poor or (weights.holds and squares.holds):
+            if poor or (weights.holds and squares.holds and found.effective >= ENOUGH * target):
                 return
             # second moments depend on far points, whose weights may be small
             share = np.zeros(found.weight.size) if not weights.holds else found.log_squares(self.place)
