@@ -702,6 +702,27 @@ FAULTS = [
         "test_few_sums.py",
     ),
     Fault(
+        "fits whose expectation fell",
+        "samplers/by_sums/importance.py",
+        "before / _GROWTH < expected",
+        "expected",
+        "test_few_sums.py",
+    ),
+    Fault(
+        "misleading gradients",
+        "samplers/by_sums/adaptation.py",
+        "min(1.0, step.size**0.5 / max(away, 1.0)) * step",
+        "step",
+        "test_few_sums.py",
+    ),
+    Fault(
+        "batches around heavy points of few draws",
+        "samplers/by_sums/importance.py",
+        " and found.effective >= ENOUGH * target",
+        "",
+        "test_few_sums.py",
+    ),
+    Fault(
         "sds of the one-shot estimate",
         "examine/meta_analysis.py",
         "np.sqrt(np.diagonal(np.linalg.inv(precision)))",

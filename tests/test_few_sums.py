@@ -10,10 +10,11 @@ from accord.engines import Local
 from accord.posterior.coordinates import Coordinates
 from accord.samplers import Importance
 from accord.samplers.by_sums import cubic
-from accord.samplers.by_sums.adaptation import Main
+from accord.samplers.by_sums.adaptation import Main, _towards
 from accord.samplers.by_sums.certificate import _error, _stein
 from accord.samplers.by_sums.cubic import Closure, beginning
 from accord.samplers.by_sums.evaluations import Jet, UndeterminedError, ask, combined, jet, slopes, values
+from accord.samplers.by_sums.importance import Batches
 from accord.samplers.by_sums.proposal import student
 from accord.samplers.by_sums.weighing import Batch, Weighing
 from accord.samplers.session import Job, Session
@@ -203,17 +204,47 @@ def test_a_mode_far_from_the_combined_position_is_found_by_newtons_method(monkey
     assert beginning(session(post)).main is None
 
 
-def test_a_first_approximation_that_nothing_fits_is_rejected():
+def breast_cancer(prior_variance):
     from sklearn.datasets import load_breast_cancer
 
     X, y = load_breast_cancer(return_X_y=True)
     X = np.column_stack([np.ones(len(X)), (X - X.mean(axis=0)) / X.std(axis=0)])
     order = np.argsort(X[:, 1], kind="stable")
     shards = list(zip(np.array_split(X[order], 10), np.array_split(y[order].astype(float), 10), strict=True))
-    post = accord.models.logistic_regression(shards, prior_variance=1.0)
+    return accord.models.logistic_regression(shards, prior_variance)
+
+
+def test_a_first_approximation_that_nothing_fits_is_rejected():
+    post = breast_cancer(1.0)
     for seed in (2, 3):
         run = accord.sample(post, accord.Network.ring(10), Importance(), seed=seed)
         assert run.certificate.holds and run.traffic.sums <= 20
+
+
+def test_a_fit_goes_on_if_less_is_expected_of_it_than_before():
+    # 236 sums with the fit after three batches, for which .32 effective draws a point are expected, after .51
+    post = breast_cancer(1.0)
+    for seed in (20, 26):
+        run = accord.sample(post, accord.Network.ring(10), Importance(), seed=seed)
+        assert run.certificate.holds and run.traffic.sums <= 40
+
+
+def test_batches_around_heavy_points_follow_too_few_draws():
+    own = session(gaussian())
+    batches = Batches(own, beginning(own), Importance())
+    batches.explore(384)
+    count, names = len(batches.found.batches), own.job.post.unconstrained_names
+    batches.mend(1000, names)
+    assert len(batches.found.batches) == count
+    batches.mend(10 * len(batches.found.rise), names)
+    assert len(batches.found.batches) > count
+
+
+def test_misleading_gradients_do_not_lead_far_away():
+    z = np.random.default_rng(0).standard_normal((50, 3))
+    moved = _towards(Main.first(3), z, 0.01 * z + 5.0, np.zeros(50))
+    assert np.linalg.norm(moved.mean) == pytest.approx(3**0.5)
+    np.testing.assert_allclose(_towards(Main.first(3), z, z - 0.5, np.zeros(50)).mean, 0.25)
 
 
 def test_a_covariance_that_is_not_positive_definite_is_named():

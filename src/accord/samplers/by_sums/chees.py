@@ -13,7 +13,7 @@ from ... import models
 from ...base.checks import whole_number
 from ...network import Network
 from ...posterior.coordinates import Coordinates
-from ...results.certificate import Certificate, Check, interrupted
+from ...results.certificate import UNSEEN, Certificate, Check, interrupted
 from ...results.diagnostics import effective_draws
 from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
@@ -490,9 +490,9 @@ def _tails(x: np.ndarray, share: float = _TAIL) -> tuple[np.ndarray, np.ndarray]
 
 def _unvisited(drawn: Chains, start: Start) -> Check:
     """Whether the chains visited the regions that hold the weight and the variance of earlier weighted points."""
-    name = "unvisited regions"
+    name, unseen = "unvisited regions", f". {UNSEEN}: the chains show no mode that none of them entered"
     if start.points is None or start.weight is None:
-        return Check(name, 0.0, 1.0, True, "no earlier points to compare with")
+        return Check(name, 0.0, 1.0, True, "no earlier points to compare with" + unseen)
     points = drawn.coordinates.z(start.coordinates.x(start.points))
     low, high = drawn.positions.min(axis=(0, 1)), drawn.positions.max(axis=(0, 1))
     margin = (high - low) / 4.0
@@ -511,7 +511,7 @@ def _unvisited(drawn: Chains, start: Start) -> Check:
         f"the chains' (at most {_WIDER:g})"
     )
     remedy = ": the chains miss a part of the posterior"
-    return Check(name, most, 1.0, holds, text + ("" if holds else remedy))
+    return Check(name, most, 1.0, holds, text + ("" if holds else remedy) + unseen)
 
 
 def _stein(drawn: Chains, groups: int, names: tuple[str, ...]) -> Check:

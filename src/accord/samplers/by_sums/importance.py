@@ -73,9 +73,9 @@ _PILOT_FREEDOM = 20.0
 _SHARED_BY = 500.0
 # Points of largest weight that are added to the starts of the fallback.
 _HEAVIEST = 6
-# Most batches that mend tails of the weights.
+# Most batches around the heaviest points.
 _MENDED = 3
-# Least efficiency at which tails are mended.
+# Least efficiency at which such a batch is drawn.
 _GOOD = 0.02
 # Most points per effective draw.
 _MOST_A_DRAW = 20.0
@@ -113,7 +113,8 @@ class Importance(BySums):
        proposal is fitted to the weighted points if its expected efficiency is higher, or to a few transitions of
        Hamiltonian Monte Carlo if there are too few effective points.
     4. Weights: large batches of values from the last proposal, until there are enough effective draws. If the weights
-       have a heavy tail, batches around the heaviest points follow (incremental mixtures, Raftery & Bao 2010).
+       have a heavy tail, or too few draws are effective, batches around the heaviest points follow (incremental
+       mixtures, Raftery & Bao 2010).
     5. Draws: systematic resampling of the points of all batches, in random order.
 
     Parameters
@@ -446,7 +447,7 @@ class Batches:
         return ceil(_MARGIN * missing / self.efficiency)
 
     def mend(self, target: int, names: Sequence[str]) -> None:
-        """Add batches around the heaviest points, if good weights have a tail that is too heavy."""
+        """Add batches around the heaviest points, if the weights have a heavy tail or too few draws are effective."""
         for _ in range(_MENDED):
             assert self.found is not None
             found = self.found
