@@ -35,7 +35,7 @@ _NEAR = (2.0, 3.0, 4.5)
 _FAR = (8.0, 15.0, 30.0, 60.0, 120.0, 250.0, 500.0, 1000.0)
 DISTANCES = np.array(_NEAR + _FAR)
 # Places of those distances at which half-lines with held parameters are evaluated.
-_HELD = (1, 3, 5, 7, 9)
+_HELD = (2, 4, 6, 8, 10)
 # Radii of most scattered points, in standard deviations, which find narrow modes.
 _NEARBY = np.array([4.0, 5.5, 7.5, 10.0, 13.0, 17.0, 22.0])
 # Radii of each sixth scattered point, which find modes of the main mode's shape.
