@@ -716,13 +716,6 @@ FAULTS = [
         "test_few_sums.py",
     ),
     Fault(
-        "batches around heavy points of few draws",
-        "samplers/by_sums/importance.py",
-        " and found.effective >= ENOUGH * target",
-        "",
-        "test_few_sums.py",
-    ),
-    Fault(
         "sds of the one-shot estimate",
         "examine/meta_analysis.py",
         "np.sqrt(np.diagonal(np.linalg.inv(precision)))",

@@ -14,7 +14,6 @@ from accord.samplers.by_sums.adaptation import Main, _towards
 from accord.samplers.by_sums.certificate import _error, _stein
 from accord.samplers.by_sums.cubic import Closure, beginning
 from accord.samplers.by_sums.evaluations import Jet, UndeterminedError, ask, combined, jet, slopes, values
-from accord.samplers.by_sums.importance import Batches
 from accord.samplers.by_sums.proposal import student
 from accord.samplers.by_sums.weighing import Batch, Weighing
 from accord.samplers.session import Job, Session
@@ -227,17 +226,6 @@ def test_a_fit_goes_on_if_less_is_expected_of_it_than_before():
     for seed in (20, 26):
         run = accord.sample(post, accord.Network.ring(10), Importance(), seed=seed)
         assert run.certificate.holds and run.traffic.sums <= 40
-
-
-def test_batches_around_heavy_points_follow_too_few_draws():
-    own = session(gaussian())
-    batches = Batches(own, beginning(own), Importance())
-    batches.explore(384)
-    count, names = len(batches.found.batches), own.job.post.unconstrained_names
-    batches.mend(1000, names)
-    assert len(batches.found.batches) == count
-    batches.mend(10 * len(batches.found.rise), names)
-    assert len(batches.found.batches) > count
 
 
 def test_misleading_gradients_do_not_lead_far_away():

@@ -110,8 +110,10 @@ class Closure:
         dim = z.size
         steps = _DIFFERENCE * np.concatenate([np.eye(dim), -np.eye(dim)])
         gradient = self.slopes(z + steps)[1]
-        found = (gradient[:dim] - gradient[dim:]) / (2.0 * _DIFFERENCE)
-        return np.asarray((found + found.T) / 2.0)
+        # the caller rejects numbers that are not finite
+        with np.errstate(invalid="ignore"):
+            found = (gradient[:dim] - gradient[dim:]) / (2.0 * _DIFFERENCE)
+            return np.asarray((found + found.T) / 2.0)
 
     def minimum(self) -> tuple[np.ndarray, np.ndarray] | None:
         """The minimum, (dim,), and the Hessian there; None if there is none."""

@@ -73,10 +73,10 @@ _PILOT_FREEDOM = 20.0
 _SHARED_BY = 500.0
 # Points of largest weight that are added to the starts of the fallback.
 _HEAVIEST = 6
-# Most batches around the heaviest points.
+# Most batches that mend tails of the weights.
 _MENDED = 3
-# Least efficiency at which such a batch is drawn.
-_GOOD = 0.02
+# Least efficiency at which tails are mended.
+_GOOD = 0.1
 # Most points per effective draw.
 _MOST_A_DRAW = 20.0
 # Share of the points around the heaviest points in a proposal that is drawn again, with coarse answers.
@@ -113,8 +113,7 @@ class Importance(BySums):
        proposal is fitted to the weighted points if its expected efficiency is higher, or to a few transitions of
        Hamiltonian Monte Carlo if there are too few effective points.
     4. Weights: large batches of values from the last proposal, until there are enough effective draws. If the weights
-       have a heavy tail, or too few draws are effective, batches around the heaviest points follow (incremental
-       mixtures, Raftery & Bao 2010).
+       have a heavy tail, batches around the heaviest points follow (incremental mixtures, Raftery & Bao 2010).
     5. Draws: systematic resampling of the points of all batches, in random order.
 
     Parameters
@@ -165,7 +164,7 @@ class Importance(BySums):
             while True:
                 batches.fit()
                 batches.weigh(job.target)
-                batches.mend(job.target, names)
+                batches.mend(names)
                 # mending can lower the number of effective draws
                 batches.weigh(job.target)
                 if not batches.find_mode(job.target):
@@ -446,14 +445,14 @@ class Batches:
             return 0
         return ceil(_MARGIN * missing / self.efficiency)
 
-    def mend(self, target: int, names: Sequence[str]) -> None:
-        """Add batches around the heaviest points, if the weights have a heavy tail or too few draws are effective."""
+    def mend(self, names: Sequence[str]) -> None:
+        """Add batches around the heaviest points, if good weights have a tail that is too heavy."""
         for _ in range(_MENDED):
             assert self.found is not None
             found = self.found
             poor = found.effective < _GOOD * found.weight.size or len(found.batches) >= self.max_batches
             weights, squares = tails(found, self.place, names)
-            if poor or (weights.holds and squares.holds and found.effective >= ENOUGH * target):
+            if poor or (weights.holds and squares.holds):
                 return
             # second moments depend on far points, whose weights may be small
             share = np.zeros(found.weight.size) if not weights.holds else found.log_squares(self.place)

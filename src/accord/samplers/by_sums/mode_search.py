@@ -621,7 +621,8 @@ class _Walk:
             # F after the correction, by its expansion
             rise += slope @ correction / 2.0
             following = following + correction
-            scale = factor @ np.linalg.cholesky(across + step**2 * np.outer(direction, direction))
+            # lower triangular, even if F bends far too sharply across the half-line for a Cholesky factor
+            scale = factor @ np.linalg.qr(np.column_stack([across, step * direction]).T)[1].T
             self.log_mass = float(-rise + log_det / 2.0 + np.log(step))
             log_mass = self.log_mass + float(np.linalg.slogdet(factor)[1])
             component = self.mode.mean + factor @ following, scale, log_mass
@@ -655,17 +656,17 @@ def _slow_directions(lines: Lines, known: Sequence[Mode]) -> list[tuple[np.ndarr
 def _across(
     direction: np.ndarray, gradient: np.ndarray, hessian: np.ndarray, distance: float
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """The Newton step across a direction, the inverse Hessian across it, (dim, dim), and its log determinant."""
+    """The Newton step across a direction, a root of the inverse Hessian across it, and the latter's log determinant."""
     dim = direction.size
     if dim == 1:
-        return np.zeros(1), np.zeros((1, 1)), 0.0
+        return np.zeros(1), np.zeros((1, 0)), 0.0
     basis = np.linalg.qr(np.concatenate([direction[:, None], np.eye(dim)], axis=1))[0][:, 1:dim]
     values, vectors = np.linalg.eigh(basis.T @ hessian @ basis)
     values = np.maximum(np.abs(values), max(_WIDEST, distance) ** -2)
     axes = basis @ vectors
     step = -axes @ ((axes.T @ gradient) / values)
     step *= min(1.0, _LONGEST_CORRECTION / max(np.linalg.norm(step), np.finfo(float).tiny))
-    return step, (axes / values) @ axes.T, float(-np.log(values).sum())
+    return step, axes / np.sqrt(values), float(-np.log(values).sum())
 
 
 class Search(NamedTuple):
