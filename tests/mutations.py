@@ -41,6 +41,14 @@ FAULTS = [
     Fault("PyMC checks", "models/bridges/pymc.py", "checked, -np.inf)", "checked, checked)", "test_pymc.py"),
     Fault("PyMC checks by element", "models/bridges/pymc.py", "if is_varying", "if False", "test_pymc.py"),
     Fault("PyMC checks of all", "models/bridges/pymc.py", "if is_varying", "if True", "test_pymc.py"),
+    Fault("NumPyro check", "models/bridges/numpyro.py", "valid, found, -jnp.inf", "True, found, 0", "test_numpyro.py"),
+    Fault(
+        "NumPyro checks by row", "models/bridges/numpyro.py", "(own if all(", "(own.all() if all(", "test_numpyro.py"
+    ),
+    Fault(
+        "NumPyro derivatives", "models/bridges/numpyro.py", "if not args and _is", "if args and _is", "test_numpyro.py"
+    ),
+    Fault("NumPyro masks", "models/bridges/numpyro.py", "valid | jnp.logical_not(mask)", "valid", "test_numpyro.py"),
     Fault("responses at ends", "federation/synthetic.py", "1.0 - _SINGLE.epsneg", "1.0", "test_rehearse.py"),
     # samplers
     Fault("DMAHMC test", "samplers/d_mahmc.py", "change = half**2 / 2.0", "change = half**2 / 4.0", "test_mahmc.py"),

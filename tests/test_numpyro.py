@@ -1,5 +1,6 @@
 """NumPyro models over sites: parts against NumPyro's own densities, and errors of models that do not split."""
 
+import inspect
 import json
 
 import cloudpickle
@@ -14,6 +15,7 @@ from numpyro.infer.util import log_density, potential_energy
 from scipy import stats
 
 import accord
+from accord.models.bridges.numpyro import NumPyroProgram
 from accord.samplers import Importance
 
 
@@ -412,3 +414,173 @@ def test_a_mask_may_be_an_argument():
     precision = 1.0 + 3.0 * np.square(x[ok]).sum()
     np.testing.assert_allclose(run.points.mean, 6.0 * np.square(x[ok]).sum() / precision, atol=0.1 * precision**-0.5)
     np.testing.assert_allclose(run.points.sd, precision**-0.5, rtol=0.06)
+
+
+RNG = np.random.default_rng(8)
+Y, COUNTS, PLACE = RNG.uniform(0.1, 0.9, 7), RNG.integers(0, 5, 7), np.arange(7) % 3
+# (distribution of a row from two normal numbers, rows)
+CHECKED = {
+    "beta": (lambda a: dist.Beta(a[0] * 4.0, (1.0 - a[0]) * 4.0), Y),
+    "beta-binomial": (lambda a: dist.BetaBinomial(a[0], a[1], 6), COUNTS),
+    "beta-proportion": (lambda a: dist.BetaProportion(a[0], 4.0), Y),
+    "binomial": (lambda a: dist.Binomial(6, a[0] + a[1]), COUNTS),
+    "categorical": (lambda a: dist.Categorical(jnp.stack([a[0], a[1], 1.0 - a[0] - a[1]])), PLACE),
+    "censored": (lambda a: dist.RightCensoredDistribution(dist.Weibull(a[0], 1.5), np.ones(1)), Y),
+    "dirichlet-multinomial": (
+        lambda a: dist.DirichletMultinomial(jnp.stack([a[0], a[1], 1.0]), 4),
+        RNG.multinomial(4, [0.3, 0.3, 0.4], 7),
+    ),
+    "gamma": (lambda a: dist.Gamma(2.0, a[0] + a[1]), Y),
+    "log-normal": (lambda a: dist.LogNormal(a[0], a[1]), Y),
+    "mixture": (lambda a: dist.MixtureSameFamily(dist.Categorical(jnp.stack([a[0], 1.0 - a[0]])), TWO), Y),
+    "mixture of scales": (lambda a: dist.MixtureSameFamily(dist.Categorical(HALVES), dist.Normal(a, a)), Y),
+    "mixture of two": (lambda a: dist.Mixture(dist.Categorical(HALVES), [dist.Exponential(a[0]), dist.Gamma(2.0)]), Y),
+    "negative-binomial": (lambda a: dist.NegativeBinomial2(a[0] + a[1], 2.0), COUNTS),
+    "negative-binomial concentration": (lambda a: dist.NegativeBinomial2(2.0, a[0]), COUNTS),
+    "normal": (lambda a: dist.Normal(a[0], a[1]), Y),
+    "ordered": (lambda a: dist.OrderedLogistic(0.3, a), PLACE),
+    "pareto": (lambda a: dist.Pareto(0.05, a[0]), Y),
+    "poisson": (lambda a: dist.Poisson(a[0] + a[1]), COUNTS),
+    "student": (lambda a: dist.StudentT(a[0], 0.5, 1.0), Y),
+    "truncated": (lambda a: dist.TruncatedNormal(a[0], a[1], low=0.0), Y),
+    "uniform": (lambda a: dist.Uniform(0.0, 0.6 + a[0] ** 2), Y),
+    "vector": (lambda a: dist.Laplace(0.5, a).to_event(1), np.stack([Y, Y**2], axis=1)),
+    "zero-inflated": (lambda a: dist.ZeroInflatedPoisson(a[0], 1.5), COUNTS),
+}
+TWO, HALVES = dist.Normal(np.zeros(2), np.array([1.0, 2.0])), np.full(2, 0.5)
+
+
+# about rows of artificial data and rows outside of a support
+@pytest.mark.filterwarnings("ignore:Out-of-support values")
+@pytest.mark.long_from(3)
+@pytest.mark.parametrize("name", CHECKED)
+def test_density_is_zero_where_parameters_violate_constraints(name):
+    observe, rows = CHECKED[name]
+
+    def model(y):
+        a = numpyro.sample("a", dist.Normal(0.5, 1.0).expand([2]).to_event(1))
+        with numpyro.plate("rows", len(y)):
+            numpyro.sample("y", observe(a), obs=y)
+
+    post = accord.from_numpyro(model, [{"y": rows[:3]}, {"y": rows[3:]}])
+    inside, rng = [], np.random.default_rng(1)
+    with jax.enable_x64(True):
+        density = jax.jit(jax.value_and_grad(post.logdensity))
+        for x in [[0.3, 0.4], *rng.normal(0.5, 1.0, (20, 2))]:
+            try:
+                # NumPyro raises for invalid parameters
+                with numpyro.validation_enabled():
+                    expected = log_density(model, (), {"y": rows}, {"a": np.asarray(x)})[0]
+            except ValueError:
+                expected = -np.inf
+            value, slope = density(jnp.asarray(x))
+            inside.append(np.isfinite(expected))
+            np.testing.assert_allclose(value, expected, rtol=1e-9)
+            assert not inside[-1] or np.isfinite(slope).all()
+    assert 0 < sum(inside) < len(inside)
+
+
+@pytest.mark.long
+def test_a_location_beyond_its_bounds_has_the_draws_of_its_own_posterior():
+    def model(y):
+        mu = numpyro.sample("mu", dist.Normal(0.5, 1.0))
+        with numpyro.plate("rows", len(y)):
+            numpyro.sample("y", dist.Beta(mu * 5.0, (1.0 - mu) * 5.0), obs=y)
+
+    y = np.random.default_rng(0).beta(3.0, 2.0, 8)
+    run = accord.sample(accord.from_numpyro(model, [{"y": y[:4]}, {"y": y[4:]}]), accord.Network.complete(2))
+    mu = np.linspace(0.0, 1.0, 2001)[1:-1]
+    log_p = stats.norm.logpdf(mu, 0.5, 1.0) + stats.beta.logpdf(y[:, None], 5.0 * mu, 5.0 * (1.0 - mu)).sum(axis=0)
+    mean = np.average(mu, weights=np.exp(log_p - log_p.max()))
+    sd = np.average((mu - mean) ** 2, weights=np.exp(log_p - log_p.max())) ** 0.5
+    assert run.certificate.holds
+    np.testing.assert_allclose(run.points.mean, mean, atol=0.1 * sd)
+    np.testing.assert_allclose(run.points.sd, sd, rtol=0.06)
+
+
+@pytest.mark.parametrize("observe", [dist.Gamma, dist.Weibull])
+def test_an_invalid_group_leaves_other_groups_alone(observe):
+    def model(y, ward, wards):
+        level, shape = numpyro.sample("level", dist.Normal(1.0, 1.0)), numpyro.sample("shape", dist.HalfNormal(1.0))
+        with numpyro.plate("ward", wards):
+            effect = numpyro.sample("effect", dist.Normal(level, 0.7))
+        with numpyro.plate("rows", len(y)):
+            numpyro.sample("y", observe(effect[ward], shape), obs=y)
+
+    ward = np.repeat(np.arange(3), 5)
+    y = np.random.default_rng(9).gamma(2.0, 1.0, 15) * np.array([0.5, 1.0, 3.0])[ward]
+    post = accord.from_numpyro(model, [{"y": y, "ward": ward, "wards": 3}], local="ward")
+    at = np.linspace(-5.0, 7.0, 24001)[:, None]
+    for level, shape in ((0.7, 1.3), (0.2, 0.8)):
+        expected = stats.norm.logpdf(level, 1.0, 1.0) + stats.halfnorm.logpdf(shape)
+        for group in range(3):
+            own = y[ward == group]
+            with np.errstate(all="ignore"):
+                if observe is dist.Gamma:
+                    terms = stats.gamma.logpdf(own, at, scale=1.0 / shape).sum(axis=1)
+                else:
+                    terms = stats.weibull_min.logpdf(own, shape, scale=at).sum(axis=1)
+            terms = np.where(at[:, 0] > 0.0, terms, -np.inf) + stats.norm.logpdf(at[:, 0], level, 0.7)
+            expected += np.log(np.exp(terms).sum() * (at[1, 0] - at[0, 0]))
+        with jax.enable_x64(True):
+            value, slope = jax.value_and_grad(post.logdensity)(jnp.array([level, np.log(shape)]))
+        np.testing.assert_allclose(value, expected + np.log(shape), atol=0.05)
+        assert np.isfinite(slope).all()
+
+
+def test_masked_rows_may_have_invalid_parameters():
+    def model(y, x, ok):
+        slope = numpyro.sample("slope", dist.Normal(1.0, 1.0))
+        with numpyro.plate("rows", len(y)), numpyro.handlers.mask(mask=ok):
+            numpyro.sample("y", dist.Poisson(slope * x), obs=y)
+
+    x, ok = np.array([1.0, -1.0, 2.0, 0.5]), np.array([True, False, True, True])
+    given = {"y": np.arange(4.0), "x": x, "ok": ok}
+    post = accord.from_numpyro(model, [given, given])
+    with jax.enable_x64(True):
+        expected = stats.norm.logpdf(1.3, 1.0) + 2.0 * stats.poisson.logpmf(np.arange(4)[ok], 1.3 * x[ok]).sum()
+        np.testing.assert_allclose(post.logdensity(jnp.array([1.3])), expected, rtol=1e-9)
+        assert post.logdensity(jnp.array([-1.3])) == -np.inf
+
+
+def test_constants_outside_their_constraints_raise():
+    with pytest.raises(ValueError, match="Normal distribution got invalid scale parameter"):
+        one_level(more=lambda a, y, e: numpyro.sample("b", dist.Normal(0.0, -1.0)))
+
+
+def distributions():
+    """Distributions of NumPyro whose constraints suffice to instantiate them, and a few others."""
+    for name in dist.__all__:
+        kind = getattr(dist, name)
+        needed = inspect.signature(kind).parameters if inspect.isclass(kind) else {}
+        own = {k: c for k, c in getattr(kind, "arg_constraints", {}).items() if k in needed}
+        own = {k: c for k, c in own.items() if needed[k].default is inspect.Parameter.empty}
+        try:
+            given = {k: c.feasible_like(jnp.full((3,) * c.event_dim, 0.5)) for k, c in own.items()}
+            fn = kind(**given) if own else None
+        except (AssertionError, NotImplementedError, TypeError, ValueError):
+            continue
+        if fn is not None and name not in ("GaussianStateSpace", "MatrixNormal"):
+            yield name, fn
+    yield "covariance", dist.MultivariateNormal(jnp.zeros(2), jnp.array([[2.0, 0.3], [0.3, 1.0]]))
+    yield "LKJ", dist.LKJ(3, 2.0)
+    yield "Uniform", dist.Uniform(-1.0, 2.0)
+    yield "ZeroSumNormal", dist.ZeroSumNormal(2.0, (3,))
+    yield "float32 shares", dist.Categorical(jax.nn.softmax(jnp.linspace(-3.0, 3.0, 2000, dtype=jnp.float32)))
+    yield "masked", dist.Normal(jnp.zeros(3), 1.0).mask(jnp.array([True, False, True]))
+    yield "zero-inflated", dist.ZeroInflatedDistribution(dist.NegativeBinomial2(2.0, 3.0), gate_logits=0.3)
+
+
+@pytest.mark.long
+def test_densities_at_valid_parameters_are_numpyros_to_the_last_bit():
+    seen = 0
+    for name, fn in distributions():
+        value = fn.sample(jax.random.PRNGKey(1))
+
+        def model(fn=fn, value=value):
+            numpyro.sample("y", fn, obs=value)
+
+        own = NumPyroProgram(model, "rows", None, {}).densities({}, {}).observed["y"][0]
+        assert own.sum() == log_density(model, (), {}, {})[0], name
+        seen += 1
+    assert seen > 50

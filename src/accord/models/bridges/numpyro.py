@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,6 +21,10 @@ from .arguments import Size
 from .split import Densities, Latent, examples, posterior
 
 Model = Callable[..., Any]
+# Attributes of distributions that hold distributions.
+_PARTS = ("base_dist", "component_distribution", "component_distributions", "mixing_distribution", "marginal_dist")
+# Largest error of probabilities and of their sum.
+_ROUNDING = 1e-4
 
 
 def from_numpyro(
@@ -37,7 +43,8 @@ def from_numpyro(
     likelihood, one for each row. Latents in the plate `local` belong to a site or to groups of its rows: the site
     integrates them out, and they never leave it, see `accord.Local`. Shared latents with a normal prior whose location
     or scale depends on other latents are the `hierarchy` of the posterior. At each site, accord checks that the parts
-    sum to the log density of the model.
+    sum to the log density of the model. Where parameters of a distribution violate its constraints, the density is
+    0.
 
     Parameters
     ----------
@@ -120,8 +127,15 @@ class NumPyroProgram:
         return dict(given)
 
     def size(self, arguments: Mapping[str, Any], site: int) -> Size:
-        """The sizes of the plates."""
-        return _size(_trace(self.model, arguments, seed=0), self.rows, self.local, site)
+        """The sizes of the plates; `ValueError` if a parameter of a distribution is an invalid constant."""
+        found: list[Size] = []
+
+        def run() -> None:
+            found.append(_size(_trace(self.model, arguments, 0, validate=True), self.rows, self.local, site))
+
+        # under tracing, NumPyro only checks constants
+        jax.eval_shape(run)
+        return found[0]
 
     def densities(self, arguments: Mapping[str, Any], values: Mapping[str, Array]) -> Densities:
         """The log densities of all sample sites, from one run."""
@@ -133,7 +147,13 @@ class NumPyroProgram:
         )
 
 
-def _trace(model: Model, arguments: Mapping[str, Any], seed: int, latents: Mapping[str, Any] | None = None) -> Any:
+def _trace(
+    model: Model,
+    arguments: Mapping[str, Any],
+    seed: int,
+    latents: Mapping[str, Any] | None = None,
+    validate: bool = False,
+) -> Any:
     """The trace of the model at the given latents, or at random latents if None."""
     try:
         from numpyro import handlers, validation_enabled
@@ -144,8 +164,8 @@ def _trace(model: Model, arguments: Mapping[str, Any], seed: int, latents: Mappi
     # works for priors without a sampler, too
     given = {"substitute_fn": init_to_uniform(radius=1.0)} if latents is None else {"data": latents}
     seeded = handlers.seed(model, jax.random.PRNGKey(seed))
-    # At given latents, parameters of distributions may overflow. The log density is then not finite.
-    with validation_enabled(latents is None):
+    # at some latents, parameters of distributions may be invalid
+    with validation_enabled(validate):
         return handlers.trace(handlers.substitute(seeded, **given)).get_trace(**arguments)
 
 
@@ -159,10 +179,83 @@ def _sampled(trace: Any, observed: bool | None = None) -> dict[str, Any]:
 
 
 def _log_prob(site: Any) -> Array:
-    """The log density of a site, of its batch shape, with the scale of handlers."""
-    args = (site["intermediates"],) if site["intermediates"] else ()
-    found = site["fn"].log_prob(site["value"], *args)
-    return found if site["scale"] is None else site["scale"] * found
+    """The log density of a site, of its batch shape, with the scale of handlers. -inf at invalid parameters."""
+    args, scale, fn = (site["intermediates"],) if site["intermediates"] else (), site["scale"], site["fn"]
+    # NumPyro compares with bounds by the library of the value
+    valid, value = _is_valid(fn), jnp.asarray(site["value"])
+    if not args and _is_elementwise(fn):
+        # NaN derivatives of invalid elements do not reach the others
+        fn, value = (_constant_unless(valid, fn.batch_shape, one) for one in (fn, value))
+    found = fn.log_prob(value, *args)
+    if scale is None:
+        return jnp.where(valid, found, -jnp.inf)
+    return jnp.where(valid | (jnp.asarray(scale) == 0), scale * found, -jnp.inf)
+
+
+def _is_elementwise(fn: Any) -> bool:
+    """Whether elements of the log density only depend on the same elements of the parameters."""
+    from numpyro.distributions import constraints
+
+    parts, kinds = [getattr(fn, name) for name in _PARTS if hasattr(fn, name)], fn.arg_constraints.values()
+    simple = not fn.event_shape and not any(constraints.is_dependent(one) or one.event_dim for one in kinds)
+    return simple and len(parts) <= 1 and all(map(_is_elementwise, parts))
+
+
+def _constant_unless(valid: Array, batch: tuple[int, ...], leaf: Any) -> Any:
+    """A copy of a parameter, or of a distribution with its parameters, without derivatives where `valid` is False."""
+    from numpyro.distributions import Distribution
+
+    if isinstance(leaf, Distribution):
+        own, made = partial(_constant_unless, valid, batch), copy(leaf)
+        vars(made).update(jax.tree.map(own, dict(vars(leaf)), is_leaf=lambda one: isinstance(one, Distribution)))
+        return made
+    if not isinstance(leaf, jax.Array) or not jnp.issubdtype(leaf.dtype, jnp.inexact) or valid.ndim == 0:
+        return leaf
+    shape = jnp.broadcast_shapes(batch, leaf.shape) if leaf.ndim <= len(batch) else leaf.shape
+    kept = valid.reshape(*valid.shape, *[1] * (len(shape) - len(batch)))
+    return jnp.where(kept, jnp.broadcast_to(leaf, shape), jax.lax.stop_gradient(leaf))
+
+
+def _is_valid(fn: Any) -> Array:
+    """Whether the parameters of a distribution are valid, of a shape that broadcasts to its batch shape."""
+    from numpyro.distributions import MaskedDistribution
+
+    checks = [_holds(fn.arg_constraints[name], jnp.asarray(value)) for name, value in fn.get_args().items()]
+    for name in _PARTS:
+        parts = getattr(fn, name, None) or []
+        for part in parts if isinstance(parts, list) else [parts]:
+            own = jnp.broadcast_to(_is_valid(part), part.batch_shape)
+            checks.append(own.all(axis=-1) if name == "component_distribution" else own)
+    valid = jnp.asarray(True)
+    for check in checks:
+        own = check.all(axis=tuple(range(len(fn.batch_shape), check.ndim)))
+        ends = zip(reversed(own.shape), reversed(fn.batch_shape), strict=False)
+        valid = valid & (own if all(axis in (1, size) for axis, size in ends) else own.all())
+    if isinstance(fn, MaskedDistribution):
+        leaves = jax.tree.leaves(fn, is_leaf=lambda leaf: leaf is fn.base_dist)
+        (mask,) = (leaf for leaf in leaves if leaf is not fn.base_dist)
+        valid = valid | jnp.logical_not(mask)
+    return valid
+
+
+def _holds(constraint: Any, value: Array) -> Array:
+    """Whether a value meets a constraint of its numbers; True for matrices, dependent constraints and NaN."""
+    from numpyro.distributions import constraints
+
+    if isinstance(constraint, constraints.independent):
+        own = _holds(constraint.base_constraint, value)
+        return own.all(axis=tuple(range(max(0, own.ndim - constraint.reinterpreted_batch_ndims), own.ndim)))
+    if constraint is constraints.simplex:
+        return ~((value < -_ROUNDING).any(axis=-1) | (jnp.abs(value.sum(axis=-1) - 1.0) > _ROUNDING))
+    if constraint is constraints.ordered_vector:
+        return ~(value[..., 1:] < value[..., :-1]).any(axis=-1)
+    if isinstance(constraint, constraints.integer_greater_than):
+        return ~(value < constraint.lower_bound)
+    bounded = isinstance(constraint, constraints.greater_than | constraints.less_than | constraints.interval)
+    # the density of an angle is periodic in its location
+    if bounded and constraint is not constraints.circular:
+        return constraint(value) | jnp.isnan(value)
+    return jnp.asarray(True)
 
 
 def _axis_of(site: Any, plate: str | None, ndim: int) -> int | None:
