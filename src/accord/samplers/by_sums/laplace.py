@@ -57,10 +57,11 @@ def laplace(session: Session, start: Coordinates | None = None) -> Coordinates:
     search = partial(newton, partial(expand, session), names=post.unconstrained_names, last_step=_LAST_STEP)
     try:
         mode, hessian = search(post.init if start is None else start.origin, remedy=post.remedy_at_init)
-    except NotFiniteAtInitError:
+    except NotFiniteAtInitError as error:
         near = supported(session)
         if near is None:
-            raise
+            responses = "check also that each response lies in the support of its distribution"
+            raise NotFiniteAtInitError(f"{error}; {responses}") from error
         mode, hessian = search(near, remedy=post.remedy_at_init)
     found = spectrum(hessian)
     if not found.enough.any():
