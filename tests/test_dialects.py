@@ -294,6 +294,24 @@ def test_a_title_or_a_comment_names_the_line_of_the_header(tmp_path, above, line
     assert list(found.agreed.columns) == ["age", "crp", "died"]
 
 
+BESIDE = {
+    "a comment": ("// from the ward\n{}", "", "has 1 column, lines .*[?] Write header = 2$"),
+    "a footer": ("{}", "exported by ward 3\n", "has 3 columns, line 22 has fewer cells: delete lines below the table$"),
+    "both": ("// from the ward\n{}", "// end\n", "has 1 column, lines .*[?] Write header = 2$"),
+    "a short line": ("{}", "8;9,5\n7;2,5;1\n", "has 3 columns, line 22 has fewer cells$"),
+}
+
+
+@pytest.mark.parametrize("case", BESIDE)
+@pytest.mark.parametrize("separator", [";", "\t", ","])
+def test_lines_beside_the_table_suggest_no_other_separator(tmp_path, case, separator):
+    above, below, said = BESIDE[case]
+    text = above.format(lines("age;cost;died", "40,5;1 205,5 NOK;0", "52,5;1 310,25 NOK;1")) + below
+    text = text.replace(",", ".") if separator == "," else text
+    with pytest.raises(DataError, match=said):
+        study_of(tmp_path, text.replace(";", separator), separator=separator, decimal="." if separator == "," else ",")
+
+
 @pytest.mark.parametrize(
     ("header", "rows"),
     [
@@ -315,6 +333,29 @@ def test_a_column_may_have_a_number_as_its_name(tmp_path, header):
     for beside in ({"formula": "died ~ x"}, {"columns": ["died", "x"]}):
         assert list(study_of(tmp_path, text, **beside).agreed.columns) == ["died", "x"]
     assert set(header.split(",")) == set(study_of(tmp_path, text).agreed.columns)
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("2016,died", "{0}.5,{1}"),
+        ("ort,2016,2017,2018,died", "{2},{0}.5,{0}12,{0},{1}"),
+        ("7,died", "{0},{1}"),
+    ],
+)
+def test_years_and_a_single_number_are_names_among_words(tmp_path, header, row):
+    rows = [row.format(k, k % 2, "bc"[k % 2]) for k in range(10, 22)]
+    found = study_of(tmp_path, lines(header, *rows, times=1))
+    assert set(found.agreed.columns) == set(header.split(","))
+
+
+@pytest.mark.parametrize(
+    ("header", "row"), [("2016,2017", "20{0},20{0}"), ("2016,died", "20{0},{1}"), ("15,died", "{0},{1}")]
+)
+def test_a_number_as_a_name_has_a_remedy(tmp_path, header, row):
+    text = lines(header, *(row.format(k, k % 2) for k in range(10, 22)), times=1)
+    with pytest.raises(DataError, match="is the header missing[?] If it is a name, begin it with a letter"):
+        study_of(tmp_path, text)
 
 
 @pytest.mark.parametrize("row", ["a,1,2,0,3", "a,b,2,c,3", "1,2,3,4,x", "a,NA,2,0,b"])

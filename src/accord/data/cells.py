@@ -42,7 +42,7 @@ MISSING_WORDS = frozenset(
     ]
 )
 # Words for missing values in any case. A factor may have them as levels, so that no warning names the last ones.
-_MISSING = {word.lower() for word in MISSING_WORDS} | {"unknown", "missing", "none", "nd", "n.d.", "not done", "no data"}
+_MISSING = {word.lower() for word in MISSING_WORDS} | {"unknown", "missing", "none", "n.d.", "not done", "no data"}
 # A number before or after a currency, a percent sign or a common unit of measurement. Labels such as 3G have no space.
 _AMOUNT = r"[+-]?\d[\d.,']*(e[+-]?\d+)?"
 _UNIT = (
@@ -460,7 +460,7 @@ def _unruled(dialect: Dialect, texts: Texts, cells: np.ndarray, absent: Bool[np.
 
 
 def _suggestion(dialect: Dialect, cells: Counter[str], texts: Collection[str]) -> tuple[str, Collection[str]]:
-    """What the cells of a column may be, with a remedy, and the texts of this form, or "" if they look like plain texts.
+    """What the cells of a column may be, with a remedy, and the texts of this form, or "" for plain texts.
 
     Words for missing values and a tenth of the other cells may have another form.
     """
