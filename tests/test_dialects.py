@@ -298,6 +298,7 @@ BESIDE = {
     "a comment": ("// from the ward\n{}", "", "has 1 column, lines .*[?] Write header = 2$"),
     "a footer": ("{}", "exported by ward 3\n", "has 3 columns, line 22 has fewer cells: delete lines below the table$"),
     "both": ("// from the ward\n{}", "// end\n", "has 1 column, lines .*[?] Write header = 2$"),
+    "short rows": ("{}", "8;9,5\n" * 30, "has 3 columns, lines 22, .* have fewer cells$"),
     "a short line": ("{}", "8;9,5\n7;2,5;1\n", "has 3 columns, line 22 has fewer cells$"),
 }
 
@@ -350,12 +351,18 @@ def test_years_and_a_single_number_are_names_among_words(tmp_path, header, row):
 
 
 @pytest.mark.parametrize(
-    ("header", "row"), [("2016,2017", "20{0},20{0}"), ("2016,died", "20{0},{1}"), ("15,died", "{0},{1}")]
+    ("header", "row"),
+    [("2016,2017", "20{0},20{0}"), ("2016,died", "20{0},{1}"), ("15,died", "{0},{1}"), ("1.5,died", "{0},{1}")],
 )
 def test_a_number_as_a_name_has_a_remedy(tmp_path, header, row):
     text = lines(header, *(row.format(k, k % 2) for k in range(10, 22)), times=1)
     with pytest.raises(DataError, match="is the header missing[?] If it is a name, begin it with a letter"):
         study_of(tmp_path, text)
+
+
+def test_several_numbers_other_than_years_are_no_names(tmp_path):
+    with pytest.raises(DataError, match="the name of column 2 is a number: is the header missing[?]"):
+        study_of(tmp_path, lines("unclear,105,1250", *(f"{k},{k},{k * 10}" for k in range(10, 22)), times=1))
 
 
 @pytest.mark.parametrize("row", ["a,1,2,0,3", "a,b,2,c,3", "1,2,3,4,x", "a,NA,2,0,b"])

@@ -319,7 +319,8 @@ def _shape_problems(sheet: Sheet, ragged: dict[int, int], text: str, dialect: Di
             f"all rows have one cell more than the header ({len(sheet.header)}): name the column of row names, which R "
             "does with col.names = NA, or delete separators at the ends of rows"
         ]
-    if min(ragged) > max(sheet.lines, default=0) and max(ragged.values()) < len(sheet.header):
+    is_below = len(ragged) < len(sheet.rows) and min(ragged) > sheet.lines[-1]
+    if is_below and max(ragged.values()) < len(sheet.header):
         return [f"{found}: delete lines below the table"]
     return [found]
 
@@ -398,7 +399,8 @@ def _header_problems(sheet: Sheet, line: int) -> list[str]:
         return [f"line {line} looks like a title or a comment. Is the header in line {begin}? Write header = {begin}"]
     # a row of data has no names above numbers
     numbers = [n for n, name in enumerate(sheet.header, 1) if _is_number(name)]
-    doubtful = [n for n in numbers if not _is_name(sheet.header[n - 1], [row[n - 1] for row in sheet.rows])]
+    below = {n: [row[n - 1] for row in sheet.rows] for n in numbers}
+    doubtful = [n for n, cells in below.items() if not _is_name(sheet.header[n - 1], cells, len(numbers) == 1)]
     if numbers and (2 * len(doubtful) >= sum(map(bool, sheet.header)) or not _is_header(sheet.header, sheet.rows)):
         return [
             f"the name of column {numbers[0]} is a number: is the header missing? If it is a name, begin it with a "
@@ -410,11 +412,11 @@ def _header_problems(sheet: Sheet, line: int) -> list[str]:
     return problems if sheet.rows else [*problems, "there are no rows below the header"]
 
 
-def _is_name(number: str, cells: Sequence[str]) -> bool:
-    """Whether a whole number above a column is a name: a year, or with as many digits as few of the cells below."""
+def _is_name(number: str, cells: Sequence[str], alone: bool) -> bool:
+    """Whether a number above cells is a name: a year or, if alone, a whole number, unless most cells look like it."""
     year = r"(19|20)\d\d"
-    alike = year if re.fullmatch(year, number) else rf"\d{{{len(number)}}}"
-    return number.isdecimal() and 2 * sum(re.fullmatch(alike, cell) is not None for cell in cells) < len(cells)
+    alike = year if re.fullmatch(year, number) else rf"\d{{{len(number)}}}" if alone and number.isdecimal() else ".*"
+    return 2 * sum(re.fullmatch(alike, cell) is not None for cell in cells) < len(cells)
 
 
 def twice_named(names: Sequence[str]) -> list[str]:
