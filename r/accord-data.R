@@ -176,6 +176,7 @@ table_of <- function(lines, separator) {
   }, NA))
   list(header = found$cells[from[head] + seq_len(columns) - 1], lines = found$last[rows], ragged = found$last[wrong],
        more = found$count[wrong] > columns, all_longer = all(found$count[rows] == columns + 1),
+       parted = mean(found$count > 1),   # the share of lines with several cells
        # a table below other text
        is_below = length(wrong) > 0 && max(times) > sum(rows) - length(wrong) && usual > columns &&
          (usual > columns + 1 || has_names()),
@@ -196,7 +197,8 @@ parse_csv <- function(bytes, separator) {
     shape <- paste0("the header has ", columns, if (columns == 1) " column" else " columns", if (length(found$ragged))
       paste0(", ", some_lines(found$ragged), " ", paste(c("more"[any(found$more)], "fewer"[!all(found$more)]),
                                                         collapse = " or "), " cells"))
-    for (other in setdiff(names(SEPARATORS), separator)) {
+    fits <- separator != "," && found$parted > 0.5
+    for (other in if (!fits) setdiff(names(SEPARATORS), separator)) {
       parted <- tryCatch(table_of(lines, other), wrong = function(e) NULL)
       if (!is.null(parted) && (parted$is_below || length(parted$header) > 1 && !length(parted$ragged))) fail(
         shape, ". Are cells separated by ", SEPARATORS[[other]], "? Write separator = \"",
@@ -209,7 +211,8 @@ parse_csv <- function(bytes, separator) {
   }
   named <- found$header[found$header != ""]
   if (any(is_number(named)))
-    fail("the name of column ", which(is_number(found$header))[1], " is a number: is the header missing?")
+    fail("the name of column ", which(is_number(found$header))[1], " is a number: is the header missing? If it is ",
+         "a name, begin it with a letter, such as y2019")
   if (anyDuplicated(named)) fail(
     "columns ", paste(which(found$header == named[anyDuplicated(named)]), collapse = " and "), " have the same name")
   if (!length(named)) fail("no column has a name")

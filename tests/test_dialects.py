@@ -184,6 +184,7 @@ AMOUNTS = [
     ["61%", "62", "63.5"],
 ]
 LABELS = [
+    *(["(1)", "(2)"], ["1-", "2-"], ["\u2013", "\u2013 none"]),
     *(["1st", "2nd", "3rd"], ["4th", "5th"], ["T1", "T2"], ["stage 1", "stage 2"], ["A1", "B2"], ["10A", "11A"]),
     *(
         ["2D", "3D"],
@@ -208,6 +209,58 @@ def test_numbers_with_a_unit_are_no_factor(tmp_path, cells):
     with pytest.raises(DataError, match="numbers with a sign or a unit"):
         data.as_study(two(cells * 6, cells * 6))
     assert study_of(tmp_path, text, strings=["x"]).agreed.kinds["x"] == "factor"
+
+
+RARE = {
+    "a dash": (["4.5 ng/l", "6.1 ng/l"], "-", "a sign or a unit"),
+    "a word": (["12 weeks", "16 weeks"], "Unknown", "a sign or a unit"),
+    "a remark": (["71%", "88%"], "not seen", "a sign or a unit"),
+    "an error": (["71%", "88%"], "88q", "a sign or a unit"),
+    "a number": (["$5", "$6"], "5", "a sign or a unit"),
+    "decimal commas": (["1,5", "2,75"], "n.d.", 'numbers in another format: write decimal = ","'),
+    "limits": (["<0.5", "2.0", "0.7"], "None", 'a number after "<" or ">"'),
+    "dates": (["2021-03-30", "2021-04-02"], "-", 'dates: name the column in dates with the format "%Y-%m-%d"'),
+}
+
+
+@pytest.mark.parametrize("case", RARE)
+def test_a_rare_other_cell_does_not_hide_the_form_of_the_rest(case):
+    cells, rare, said = RARE[case]
+    # words for missing values may be frequent
+    for times in (1, 4) if rare in ("-", "Unknown") else (1,):
+        with pytest.raises(DataError) as error:
+            data.as_study(two(cells * 9 + [rare] * times, NUMBERS), policy=data.Policy.none())
+        assert said in str(error.value) and f" {rare} " not in str(error.value)
+        assert ("Correct the other texts, or name them in blanks" in str(error.value)) == (case != "a number")
+
+
+@pytest.mark.parametrize("cell", ["(0.8)", "(1,250)", "\u22120.8", "\u2212 3", "\u20131e3", "7.5-"])
+@pytest.mark.parametrize("times", [1, 9])
+def test_negative_numbers_in_another_form_are_named(cell, times):
+    cells = (["2.5", cell] + ["3"] * (9 - times)) * times
+    with pytest.raises(DataError, match="rows? 1.* ha(s|ve) negative numbers in another form, such as with") as error:
+        data.as_study(two(cells, NUMBERS))
+    assert cell not in str(error.value) and "rows 0" not in str(error.value)
+    assert data.as_study(two(cells, cells), strings=["x"], policy=data.Policy.none()).agreed.kinds["x"] == "factor"
+
+
+@pytest.mark.parametrize("cells", [["\u22121.5", "\u22122"], ["\u22125 %", "3 %"], ["($50)", "$61"]], ids=ascii)
+def test_negative_numbers_in_another_form_are_no_factor(cells):
+    with pytest.raises(DataError, match="rows 0.* have (negative )?numbers (in another form|with a sign or a unit)"):
+        data.as_study(two(cells * 6, NUMBERS))
+
+
+def test_messages_about_units_name_the_rows_with_a_unit():
+    cells = ["30", "-", "8%", "31", "9 %", "32"] + ["33"] * 10
+    with pytest.raises(DataError, match="rows 2, 4 have numbers with a sign or a unit"):
+        data.as_study(two(cells, NUMBERS))
+
+
+@pytest.mark.parametrize("cells", [["5 mg", "9 mg", "placebo"], ["10%", "high", "low"], ["-", "mild"]], ids=str)
+def test_amounts_among_many_words_are_levels(cells):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert data.as_study(two(cells * 6, cells * 6)).agreed.levels == {"x": tuple(sorted(cells))}
 
 
 @pytest.mark.parametrize("cells", LABELS, ids=str)
@@ -241,6 +294,25 @@ def test_a_title_or_a_comment_names_the_line_of_the_header(tmp_path, above, line
     assert list(found.agreed.columns) == ["age", "crp", "died"]
 
 
+BESIDE = {
+    "a comment": ("// from the ward\n{}", "", "has 1 column, lines .*[?] Write header = 2$"),
+    "a footer": ("{}", "exported by ward 3\n", "has 3 columns, line 22 has fewer cells: delete lines below the table$"),
+    "both": ("// from the ward\n{}", "// end\n", "has 1 column, lines .*[?] Write header = 2$"),
+    "short rows": ("{}", "8;9,5\n" * 30, "has 3 columns, lines 22, .* have fewer cells$"),
+    "a short line": ("{}", "8;9,5\n7;2,5;1\n", "has 3 columns, line 22 has fewer cells$"),
+}
+
+
+@pytest.mark.parametrize("case", BESIDE)
+@pytest.mark.parametrize("separator", [";", "\t", ","])
+def test_lines_beside_the_table_suggest_no_other_separator(tmp_path, case, separator):
+    above, below, said = BESIDE[case]
+    text = above.format(lines("age;cost;died", "40,5;1 205,5 NOK;0", "52,5;1 310,25 NOK;1")) + below
+    text = text.replace(",", ".") if separator == "," else text
+    with pytest.raises(DataError, match=said):
+        study_of(tmp_path, text.replace(";", separator), separator=separator, decimal="." if separator == "," else ",")
+
+
 @pytest.mark.parametrize(
     ("header", "rows"),
     [
@@ -262,6 +334,35 @@ def test_a_column_may_have_a_number_as_its_name(tmp_path, header):
     for beside in ({"formula": "died ~ x"}, {"columns": ["died", "x"]}):
         assert list(study_of(tmp_path, text, **beside).agreed.columns) == ["died", "x"]
     assert set(header.split(",")) == set(study_of(tmp_path, text).agreed.columns)
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("2016,died", "{0}.5,{1}"),
+        ("ort,2016,2017,2018,died", "{2},{0}.5,{0}12,{0},{1}"),
+        ("7,died", "{0},{1}"),
+    ],
+)
+def test_years_and_a_single_number_are_names_among_words(tmp_path, header, row):
+    rows = [row.format(k, k % 2, "bc"[k % 2]) for k in range(10, 22)]
+    found = study_of(tmp_path, lines(header, *rows, times=1))
+    assert set(found.agreed.columns) == set(header.split(","))
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [("2016,2017", "20{0},20{0}"), ("2016,died", "20{0},{1}"), ("15,died", "{0},{1}"), ("1.5,died", "{0},{1}")],
+)
+def test_a_number_as_a_name_has_a_remedy(tmp_path, header, row):
+    text = lines(header, *(row.format(k, k % 2) for k in range(10, 22)), times=1)
+    with pytest.raises(DataError, match="is the header missing[?] If it is a name, begin it with a letter"):
+        study_of(tmp_path, text)
+
+
+def test_several_numbers_other_than_years_are_no_names(tmp_path):
+    with pytest.raises(DataError, match="the name of column 2 is a number: is the header missing[?]"):
+        study_of(tmp_path, lines("unclear,105,1250", *(f"{k},{k},{k * 10}" for k in range(10, 22)), times=1))
 
 
 @pytest.mark.parametrize("row", ["a,1,2,0,3", "a,b,2,c,3", "1,2,3,4,x", "a,NA,2,0,b"])

@@ -290,6 +290,24 @@ def test_files_are_read_as_in_python(tmp_path):
     assert 15 < refused < len(ODD) - 15
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("// from the ward\nage;cost;died\n" + "40,5;1205,5;0\n" * 9, "the header has 1 column, lines 2, 3"),
+        ("age;cost;died\n" + "40,5;1205,5;0\n" * 9 + "// end\n", "the header has 3 columns, line 11 has fewer cells"),
+        ("2016;2017\n" + "1;2\n" * 9, "column 1 is a number: is the header missing? If it is a name, begin it with a"),
+    ],
+)
+def test_messages_about_a_right_separator_suggest_no_other_one(text, said, tmp_path):
+    (tmp_path / "rows.csv").write_text(text)
+    (tmp_path / "read.R").write_text(READ.replace('separator = ","', 'separator = ";"'))
+    words = [str(RSCRIPT), str(tmp_path / "read.R"), str(R / "accord-site.R"), str(tmp_path / "rows.csv")]
+    out = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+    in_python = read_sheet(tmp_path / "rows.csv", Dialect(separator=";")).problems
+    for problem in (json.loads(out.stdout)["rows.csv"]["problem"], *in_python):
+        assert said in problem and "separated by" not in problem
+
+
 def test_large_files_are_read_in_seconds(tmp_path):
     cells = [[f'"{(row * 7919 + column) % 1000 / 7:.4f}"' for column in range(20)] for row in range(5000)]
     header = ",".join(f"v{column}" for column in range(20))

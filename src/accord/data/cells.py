@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
@@ -21,6 +22,27 @@ UNITS = {"days": 1.0, "years": 365.2425}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
 # Smallest whole number above which float64 skips whole numbers.
 WHOLE = 2.0**53
+# Common codes for missing values.
+MISSING_WORDS = frozenset(
+    [
+        *("#N/A", "#N/A N/A", "#NA", "#NV", "#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!"),
+        *(".", "?", "-", "--", "na", "Na", "n/a", "n.a.", "None", "Null", "<NA>", "NA_character_", "NaT", "nil"),
+        *(
+            "\\N",
+            "(null)",
+            "<null>",
+            "-9",
+            "-99",
+            "-999",
+            "999",
+            "9999",
+            "._",
+            *(f".{c}" for c in string.ascii_uppercase),
+        ),
+    ]
+)
+# Words for missing values in any case. A factor may have them as levels, so that no warning names the last ones.
+_MISSING = {word.lower() for word in MISSING_WORDS} | {"unknown", "missing", "none", "n.d.", "not done", "no data"}
 # A number before or after a currency, a percent sign or a common unit of measurement. Labels such as 3G have no space.
 _AMOUNT = r"[+-]?\d[\d.,']*(e[+-]?\d+)?"
 _UNIT = (
@@ -32,6 +54,9 @@ _WITH_UNIT = re.compile(
     rf"{_UNIT}[23\u00b2\u00b3]?(/{_UNIT}[23\u00b2\u00b3]?)*))".replace(r"\p", r"[%\u2030$\u20ac\u00a3\u00a5]"),
     re.IGNORECASE,
 )
+# A negative number with a dash of Unicode, in parentheses, or with the sign at the end.
+_DASHES = "[\u2010-\u2015\u2212\ufe63\uff0d]"
+_NEGATIVE = re.compile(rf"{_DASHES} ?(\W?\d.*)|\((\W?\d.*)\)|(\W?\d.*)-")
 # Largest number of levels of a factor.
 _MOST_LEVELS = 5_000
 # Date formats that messages can suggest.
@@ -420,9 +445,12 @@ def _unruled(dialect: Dialect, texts: Texts, cells: np.ndarray, absent: Bool[np.
     numeric = np.array([value is not None for value in values])
     if numeric.all():
         return _numbers(_filled(values, absent), absent)
-    problem = _suggestion(dialect, list(known), [cell for cell, value in known.items() if value is None])
+    problem, alike = _suggestion(dialect, Counter(present), [cell for cell, value in known.items() if value is None])
     if problem:
-        return Reading("unclear", cells, problem, rows[~numeric].tolist())
+        is_alike = np.isin(np.array(present, object).astype(str), list(alike))
+        if not (numeric | is_alike).all():
+            problem += ". Correct the other texts, or name them in blanks if they are missing"
+        return Reading("unclear", cells, problem, rows[is_alike].tolist())
     if not numeric.any():
         return _factor(texts, cells, absent)
     remedy = "correct them, name them in blanks if they are missing, or name the column in strings if it is a factor"
@@ -431,27 +459,53 @@ def _unruled(dialect: Dialect, texts: Texts, cells: np.ndarray, absent: Bool[np.
     return Reading("unclear", cells, f"a number where others have texts: {remedy}", rows[numeric].tolist())
 
 
-def _suggestion(dialect: Dialect, cells: Sequence[str], texts: Sequence[str]) -> str:
-    """What the cells of a column may be, with a remedy, or "" if they look like plain texts."""
-    options = dialect.alternatives(cells)
+def _suggestion(dialect: Dialect, cells: Counter[str], texts: Collection[str]) -> tuple[str, Collection[str]]:
+    """What the cells of a column may be, with a remedy, and the texts of this form, or "" for plain texts.
+
+    Words for missing values and a tenth of the other cells may have another form.
+    """
+    numbers = list(cells.keys() - set(texts))
+    texts = [text for text in texts if text.lower() not in _MISSING]
+    rare = (sum(cells[cell] for cell in numbers) + sum(cells[text] for text in texts)) / 10
+
+    def most(is_form: Callable[[str], Any]) -> list[str]:
+        found = [text for text in texts if is_form(text)]
+        return found if sum(cells[text] for text in texts) - sum(cells[text] for text in found) <= rare else []
+
+    digits = most(re.compile(r"\d").search)
+    options = dialect.alternatives([*numbers, *digits]) if digits else ""
     if options:
-        return f"numbers in another format: write {options}, or name the column in strings if it is a factor"
-    if len(texts) < len(cells) and all(_is_limit(text, dialect) for text in texts):
+        return f"numbers in another format: write {options}, or name the column in strings if it is a factor", digits
+    limits = most(lambda text: _is_limit(text, dialect))
+    if numbers and limits:
         return (
             'a number after "<" or ">" where others have numbers: replace it by a number, such as half of the limit '
             "of detection, or name the cells in blanks to treat them as missing"
-        )
-    if len(cells) > 1 and all(_WITH_UNIT.fullmatch(text) for text in texts):
+        ), limits
+    amounts = most(lambda text: _WITH_UNIT.fullmatch(_with_minus(text)))
+    if amounts and len(numbers) + len(amounts) > 1:
         return (
             "numbers with a sign or a unit, such as % or kg: remove it from the cells, or name the column in strings "
             "if it is a factor"
-        )
-    if len(texts) == len(cells):
-        formats = [form for form in _DATES if all(_is_date(text, form) for text in texts)]
+        ), amounts
+    negative = most(lambda text: re.fullmatch("-" + _AMOUNT, _with_minus(text), re.IGNORECASE))
+    if negative and (numbers or re.match(_DASHES, negative[0])):
+        return (
+            "negative numbers in another form, such as with a longer dash or in parentheses: begin them with the sign "
+            "-, or name the column in strings if it is a factor"
+        ), negative
+    if digits and not numbers:
+        formats = [form for form in _DATES if all(_is_date(text, form) for text in digits)]
         if formats:
             forms = " or ".join(f'"{form}"' for form in formats)
-            return f"dates: name the column in dates with the format {forms}, or in strings if it is a factor"
-    return ""
+            return f"dates: name the column in dates with the format {forms}, or in strings if it is a factor", digits
+    return "", ()
+
+
+def _with_minus(text: str) -> str:
+    """A negative number in another form as a text that begins with a minus. Other texts stay as they are."""
+    found = _NEGATIVE.fullmatch(text)
+    return text if found is None else "-" + next(filter(None, found.groups()))
 
 
 def _is_limit(text: str, dialect: Dialect) -> bool:

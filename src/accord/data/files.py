@@ -291,7 +291,7 @@ def _holds_rows(cell: str, separator: str, columns: int) -> bool:
 
 def _shape_problems(sheet: Sheet, ragged: dict[int, int], text: str, dialect: Dialect) -> list[str]:
     """Problems with the number of cells per row, or with a header of one cell."""
-    for separator, word in _SEPARATORS.items():
+    for separator, word in _SEPARATORS.items() if not _fits(sheet, ragged, text, dialect) else ():
         parted, rest = _cells_of(text, replace(dialect, separator=separator))
         begin = _header_line(parted, rest, text, replace(dialect, separator=separator))
         is_table = not rest and len(parted.header) > 1
@@ -319,7 +319,21 @@ def _shape_problems(sheet: Sheet, ragged: dict[int, int], text: str, dialect: Di
             f"all rows have one cell more than the header ({len(sheet.header)}): name the column of row names, which R "
             "does with col.names = NA, or delete separators at the ends of rows"
         ]
+    is_below = len(ragged) < len(sheet.rows) and min(ragged) > sheet.lines[-1]
+    if is_below and max(ragged.values()) < len(sheet.header):
+        return [f"{found}: delete lines below the table"]
     return [found]
+
+
+def _fits(sheet: Sheet, ragged: dict[int, int], text: str, dialect: Dialect) -> bool:
+    """Whether the separator parts most lines. Commas and spaces, which cells may have, must also part a header."""
+    several = len(sheet.rows) * (len(sheet.header) > 1) + sum(count > 1 for count in ragged.values())
+    if sheet.problems or 2 * several <= len(sheet.rows) + len(ragged):
+        return False
+    if begin := _header_line(sheet, ragged, text, dialect):
+        sheet, _ = _cells_of(text, replace(dialect, header=begin))
+    is_header = _is_header(sheet.header, sheet.rows) and not re.search(r"\d", "".join(sheet.header))
+    return dialect.separator not in ", " or is_header
 
 
 def _lengths(sheet: Sheet, ragged: dict[int, int]) -> str:
@@ -385,12 +399,24 @@ def _header_problems(sheet: Sheet, line: int) -> list[str]:
         return [f"line {line} looks like a title or a comment. Is the header in line {begin}? Write header = {begin}"]
     # a row of data has no names above numbers
     numbers = [n for n, name in enumerate(sheet.header, 1) if _is_number(name)]
-    if numbers and (2 * len(numbers) >= sum(map(bool, sheet.header)) or not _is_header(sheet.header, sheet.rows)):
-        return [f"the name of column {numbers[0]} is a number: is the header missing?"]
+    below = {n: [row[n - 1] for row in sheet.rows] for n in numbers}
+    doubtful = [n for n, cells in below.items() if not _is_name(sheet.header[n - 1], cells, len(numbers) == 1)]
+    if numbers and (2 * len(doubtful) >= sum(map(bool, sheet.header)) or not _is_header(sheet.header, sheet.rows)):
+        return [
+            f"the name of column {numbers[0]} is a number: is the header missing? If it is a name, begin it with a "
+            "letter, such as y2019"
+        ]
     problems = twice_named(sheet.header)
     if not any(sheet.header):
         problems.append("no column has a name")
     return problems if sheet.rows else [*problems, "there are no rows below the header"]
+
+
+def _is_name(number: str, cells: Sequence[str], alone: bool) -> bool:
+    """Whether a number above cells is a name: a year or, if alone, a whole number, unless most cells look like it."""
+    year = r"(19|20)\d\d"
+    alike = year if re.fullmatch(year, number) else rf"\d{{{len(number)}}}" if alone and number.isdecimal() else ".*"
+    return 2 * sum(re.fullmatch(alike, cell) is not None for cell in cells) < len(cells)
 
 
 def twice_named(names: Sequence[str]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import string
 import unicodedata
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,29 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from .cells import WHOLE, SiteTable, Source
+from .cells import MISSING_WORDS, WHOLE, SiteTable, Source
 from .files import Dialect
 from .summaries import Agreed
 
-# Common codes for missing values, as texts and as numbers.
-_WORDS = frozenset(
-    [
-        *("#N/A", "#N/A N/A", "#NA", "#NV", "#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!"),
-        *(".", "?", "-", "--", "na", "Na", "n/a", "n.a.", "None", "Null", "<NA>", "NA_character_", "NaT", "nil"),
-        *(
-            "\\N",
-            "(null)",
-            "<null>",
-            "-9",
-            "-99",
-            "-999",
-            "999",
-            "9999",
-            "._",
-            *(f".{c}" for c in string.ascii_uppercase),
-        ),
-    ]
-)
+# Common codes for missing values, as numbers.
 _CODES = (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0)
 # Ratio of interquartile ranges of two sites above which a description warns that their units may differ.
 _OTHER_UNIT = 8.0
@@ -127,7 +108,7 @@ def _sites(names: Sequence[str]) -> list[str]:
         alike.setdefault(_look(name), []).append(name)
     several = [" and ".join(map(repr, own)) for own in alike.values() if len(own) > 1]
     found = [f"the sites {', '.join(several)} have similar names: are they one site?"] if several else []
-    words = [repr(name) for name in names if name in _WORDS and Dialect().number(name) is None]
+    words = [repr(name) for name in names if name in MISSING_WORDS and Dialect().number(name) is None]
     return [*found, *(f"a site has the name {word}: if it means a missing value, name it in blanks" for word in words)]
 
 
@@ -146,7 +127,7 @@ def _zeros(name: str, tables: Sequence[SiteTable]) -> list[str]:
 
 def _words(name: str, tables: Sequence[SiteTable], known: Collection[str]) -> list[str]:
     """A warning about levels that often mean a missing value. It quotes the `known` ones."""
-    words = sorted(_WORDS.intersection(*[set().union(*(table.present(name).tolist() for table in tables))]))
+    words = sorted(MISSING_WORDS.intersection(*[set().union(*(table.present(name).tolist() for table in tables))]))
     if not words:
         return []
     listed = ", ".join(repr(word) for word in words if word in known)
