@@ -63,6 +63,22 @@ def summary(now: Numbers, seeds: int | None = None) -> Numbers:
     return found
 
 
+def words(found: Numbers) -> str:
+    """A summary in one line: means, with the largest in brackets."""
+    if "missing" in found:
+        return f"cannot run: {found['missing']}"
+    texts = (
+        [f"certified {', '.join(method or 'none' for method in found['certified'])}"] if "certified" in found else []
+    )
+    numbers = {column: own for column, own in found.items() if isinstance(own, list) and column != "certified"}
+    return ", ".join([*texts, *(f"{column} {own[0]:.4g} ({own[1]:.4g})" for column, own in numbers.items())])
+
+
+def held(found: Numbers) -> int:
+    """The number of certified seeds of a summary."""
+    return sum(method is not None for method in found.get("certified", []))
+
+
 def failures(name: str, limit: Numbers, now: Numbers) -> list[Failure]:
     """What is worse in `now` than `limit`, a `summary`, allows."""
     if "missing" in limit:
@@ -75,7 +91,9 @@ def failures(name: str, limit: Numbers, now: Numbers) -> list[Failure]:
         own = found["certified"][seed] if seed < len(found.get("certified", [])) else "not run"
         if method is not None and own != method:
             failed.append(Failure(name, f"certified, seed {seed}", method, own or "not certified"))
-    for column in (*COSTS, *ERRORS, "silent"):
+    # runs without a certificate may have stopped early
+    costs = () if held(found) > held(limit) else COSTS
+    for column in (*costs, *ERRORS, "silent"):
         if column in limit and column not in found and any(found.get("certified", [True])):
             failed.append(Failure(name, column, limit[column][0], "absent"))
         for kind, best, own in zip(("mean", "most"), limit.get(column, ()), found.get(column, ()), strict=False):
@@ -91,9 +109,11 @@ def failures(name: str, limit: Numbers, now: Numbers) -> list[Failure]:
 
 
 def better(first: Numbers, second: Numbers) -> Numbers:
-    """The better one of each number of two summaries."""
+    """The better one of each number of two summaries, or the summary with more certified seeds."""
     if "missing" in first or "missing" in second:
         return first if "missing" in second else second
+    if held(first) != held(second):
+        return max(first, second, key=held)
     found = {**second, **first}
     for column in first.keys() & second.keys() - {"seeds", "certified"}:
         found[column] = [min(pair) for pair in zip(first[column], second[column], strict=True)]
@@ -210,12 +230,12 @@ def main() -> None:
         for name, now in zip(names, pool.map(partial(measured, seeds=given.seeds), names), strict=True):
             failed, rows[name] = compared(name, stored.get(name), now)
             worse += failed
-            kept = {what: own for what, own in rows[name]["best"].items() if what == "lines"}
-            print(f"{name}: {summary(now)}{f', best {kept}' if kept else ''}", flush=True)
+            print(f"{name}: {words(summary(now))}; best: {words(rows[name]['best'])}", flush=True)
     worse += [Failure(name, "runs", "yes", "no such row") for name in stored if whole and name not in names]
     if not (given.check or given.quick):
         from pages import measured_on
 
+        rows = {name: rows[name] for name in (*ROWS, *(name for name in rows if name not in ROWS)) if name in rows}
         given.out.write_text(json.dumps({"measured on": measured_on(), "rows": rows}, indent=1) + "\n")
         if given.out == STORED:
             from score_page import write

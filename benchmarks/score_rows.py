@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,6 +94,16 @@ def timed(numbers: Numbers) -> Iterator[None]:
     numbers["cpu"] = time.process_time() - began
 
 
+@contextmanager
+def repeatable(seed: int) -> Iterator[None]:
+    """Context manager: agents' noise, which the operating system seeds, follows from the seed."""
+    urandom, os.urandom = os.urandom, random.Random(seed).randbytes
+    try:
+        yield
+    finally:
+        os.urandom = urandom
+
+
 def costs(run: accord.Run, rows: int) -> Numbers:
     """Traffic, method and certificate of a run of all rows. Round-based methods have no certificate."""
     traffic = run.traffic
@@ -123,7 +135,7 @@ def sampled(name: str, references: Numbers, method: Any = None, own_width: bool 
     def measure(seed: int) -> Numbers:
         numbers: Numbers = {}
         try:
-            with timed(numbers):
+            with repeatable(seed), timed(numbers):
                 run = accord.sample(post, ring(post), *filter(None, [method]), seed=seed, progress=False, **options)
         except ArithmeticError as error:
             return {"method": f"refused: {error}"[:100], "certified": False}

@@ -203,10 +203,13 @@ def test_better_numbers_of_the_score_become_the_best():
     # small losses do not add up
     failed, _ = score.compared("a", row, now_of(*[{"sums": 105}] * 3))
     assert [failure.column for failure in failed] == ["sums (mean)", "sums (most)"]
-    # a certificate that one seed gains has to stay
-    lacking = now_of({"certified": False})
-    _, row = score.compared("a", {"best": score.summary(lacking), "now": lacking}, now_of())
-    assert row["best"]["certified"] == ["A", "A", "A"]
+
+
+def test_runs_without_a_certificate_have_no_best_costs():
+    lacking = now_of({"certified": False, "sums": 10})
+    failed, row = score.compared("a", {"best": score.summary(lacking), "now": lacking}, now_of())
+    assert failed == [] and row["best"] == STORED["best"]
+    assert score.compared("a", STORED, lacking)[1]["best"] == STORED["best"]
 
 
 def test_a_reason_allows_the_stored_numbers_and_nothing_beyond():
