@@ -31,6 +31,8 @@ SHARE, UNIT = 0.1, 1.0
 COSTS = "sums", "entries", "handoffs", "kb", "kb_others", "evaluations", "lines"
 # Errors may grow by this much over the best.
 ERRORS = {"mean": 0.02, "sd": 0.02}
+# Verdicts of `make misses` that may not grow.
+VERDICTS = "refused", "silent"
 # Effective draws of a reference, draws of each of four chains of NUTS, and sds by which both may differ.
 POINTS, DRAWS, APART = 100_000, 5_000, 0.02
 
@@ -56,7 +58,7 @@ def summary(now: Numbers, seeds: int | None = None) -> Numbers:
     found: Numbers = {"seeds": len(runs)}
     if "certified" in runs[0]:
         found["certified"] = [run["method"] if run["certified"] else None for run in runs]
-    for column in (*COSTS, *ERRORS, "silent"):
+    for column in (*COSTS, *ERRORS, *VERDICTS):
         values = [run[column] for run in runs if column in run]
         if values:
             found[column] = [float(np.mean(values)), float(max(values))]
@@ -93,11 +95,11 @@ def failures(name: str, limit: Numbers, now: Numbers) -> list[Failure]:
             failed.append(Failure(name, f"certified, seed {seed}", method, own or "not certified"))
     # runs without a certificate may have stopped early
     costs = () if held(found) > held(limit) else COSTS
-    for column in (*costs, *ERRORS, "silent"):
+    for column in (*costs, *ERRORS, *VERDICTS):
         if column in limit and column not in found and any(found.get("certified", [True])):
             failed.append(Failure(name, column, limit[column][0], "absent"))
         for kind, best, own in zip(("mean", "most"), limit.get(column, ()), found.get(column, ()), strict=False):
-            if column == "silent":
+            if column in VERDICTS:
                 bad = own > best
             elif column in ERRORS:
                 bad = own > best + ERRORS[column]

@@ -34,8 +34,6 @@ _NEAR = (2.0, 3.0, 4.5)
 # Distances on half-lines to find other modes, in standard deviations.
 _FAR = (8.0, 15.0, 30.0, 60.0, 120.0, 250.0, 500.0, 1000.0)
 DISTANCES = np.array(_NEAR + _FAR)
-# Places of those distances at which half-lines with held parameters are evaluated.
-_HELD = (2, 4, 6, 8, 10)
 # Radii of most scattered points, in standard deviations, which find narrow modes.
 _NEARBY = np.array([4.0, 5.5, 7.5, 10.0, 13.0, 17.0, 22.0])
 # Radii of each sixth scattered point, which find modes of the main mode's shape.
@@ -143,7 +141,7 @@ class Lines:
     points, risen, gradient
         All points, the rise of F above its value at the origin, and its gradient; shapes (point, dim), (point,),
         (point, dim). The order is: points on the half-lines, line by line, at `DISTANCES`, the origin, the scattered
-        points, the landings, points as far as the prior allows. F is infinite at points that were not asked for.
+        points, the landings, points as far as the prior allows.
     at_origin
         F at the origin.
     scattered
@@ -348,7 +346,7 @@ def probe(
     """F along half-lines from the mode, at scattered points, and at their landings; at most two sums.
 
     Half-lines go along the principal axes and along each parameter. Each parameter has two: the other parameters follow
-    their regression on it, or stay constant. The latter find plateaus, which are long, so each other distance suffices.
+    their regression on it, or stay constant.
 
     Parameters
     ----------
@@ -382,22 +380,17 @@ def probe(
     # jitter, as fixed radii leave gaps in few dimensions
     radii *= _JITTER ** (generator(session.job.seed, "radii").random(scattered) - 0.5)
     around *= radii[:, None] / np.linalg.norm(around, axis=1)[:, None]
-    on_line = np.ones((len(directions), DISTANCES.size), bool)
-    on_line[regressed:] = np.isin(range(DISTANCES.size), _HELD)
     noise, count = session.noise, len(on_lines)
     # noise hides F at far points
     wide = np.zeros((0, len(factor))) if noise is not None else _wide(session, place)
     if len(wide) and scattered:
         around[1::_OF_PRIOR] = np.resize(wide[_WIDE // 2 :], around[1::_OF_PRIOR].shape)
     points = np.concatenate([on_lines, np.zeros((1, len(factor))), around])
-    # points that are not asked for count as points without mass
-    asked = np.append(np.flatnonzero(on_line), np.arange(count, len(points)))
     # gradients take most of the bytes of coarse answers, and values at several distances show the shape of F
-    with_slope = asked if noise is None else asked[asked >= count]
-    only_value = asked[: len(asked) - len(with_slope)]
-    ask_first = partial(ask, session, place) if first is None else first
-    value, gradient = np.full(len(points), np.inf), np.full(points.shape, np.nan)
-    (value[with_slope], gradient[with_slope]), value[only_value] = ask_first(points[with_slope], points[only_value])
+    sloped, valued = (points, points[:0]) if noise is None else (points[count:], on_lines)
+    (value, gradient), along = (partial(ask, session, place) if first is None else first)(sloped, valued)
+    value = np.concatenate([along, value])
+    gradient = np.concatenate([np.full((len(along), len(factor)), np.nan), gradient])
     value, blur = _unbiased(noise, place, points, value)
     at_origin = float(value[count]) if noise is None else noise.at_origin(place)
     found = Lines(directions, points, value - at_origin, gradient, at_origin, scattered, regressed, blur)
