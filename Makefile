@@ -63,12 +63,12 @@ accuracy: $(VENV)/.installed-papers
 misses: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/misses.py
 
-# About half an hour: measure costs, certificates and errors of all parts, compare them with benchmarks/score.json, and
+# A quarter of an hour: measure costs, certificates and errors of all parts, compare them with benchmarks/score.json, and
 # write docs/score.md. SCORE has options, as in make score SCORE="--check --only wine".
 score: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/score.py $(SCORE)
 
-# Three minutes: a few rows of it. Nothing is written.
+# Two minutes: a few rows of it. Nothing is written.
 score-quick: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/score.py --quick $(SCORE)
 
