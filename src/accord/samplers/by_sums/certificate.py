@@ -292,8 +292,8 @@ def _mode_search(lines: Lines, search: Search, is_regular: bool) -> Check:
     remedy = "" if search.whole else ": more modes remain, and the draws miss them. Use ChEES()"
     if not (is_regular and lines.convex):
         remedy += (
-            f". {UNSEEN}: no search sees every mode, and this one notices a mode of the same mass that is {_NARROW:g} "
-            f"times as wide, {where}, with probability at least {_floored(chances[2])}"
+            f". {UNSEEN}: no search sees every mode or bent arm, and this one notices a mode of the same mass that is "
+            f"{_NARROW:g} times as wide, {where}, with probability at least {_floored(chances[2])}"
         )
     return Check("other modes", float(len(search.modes)), np.inf, search.whole, text + remedy)
 
