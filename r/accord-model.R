@@ -201,7 +201,9 @@ build_model <- function(study, policy, meeting, say) {
       problems <- c(problems, sprintf("%s: there is no column '%s', which another site has", sheet$where, name))
       next
     }
-    each <- setdiff(vapply(heard, function(own) own$kinds[[name]] %or% "unclear", ""), "empty")
+    each <- vapply(heard, function(own) own$kinds[[name]] %or% "unclear", "")
+    # sites with Python tell of C(...) whether its levels are numbers or texts
+    each <- setdiff(sub("^levels in .*", "factor", each), "empty")
     kind <- if (!length(each)) "empty" else if ("unclear" %in% each) "unclear"
       else if (setequal(each, c("number", "yes-no"))) "number"
       else if (length(unique(each)) == 1) each[1] else "conflict"
