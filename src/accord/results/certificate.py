@@ -8,7 +8,7 @@ import numpy as np
 
 # Name of the only check of an interrupted run.
 INTERRUPTED = "interrupted"
-# Start of the sentence about modes that a search may miss, at the end of the text of a check.
+# Start of the sentence on what a search may miss, at the end of the text of a check.
 UNSEEN = "F is not known to be convex"
 # Checks whose limit is a smallest value. All other limits are largest values.
 _AT_LEAST = ("coverage", "effective draws", "energy fraction", "rows", "columns")
@@ -76,7 +76,7 @@ class Certificate(NamedTuple):
 
     @property
     def unseen(self) -> str:
-        """The sentence about modes that the search may miss; empty if there is none."""
+        """The sentence on what the search may miss; empty if there is none."""
         return next((check.text[check.text.index(UNSEEN) :] for check in self.checks if UNSEEN in check.text), "")
 
     def __repr__(self) -> str:
