@@ -824,8 +824,8 @@ def test_a_poisson_formula_with_rows_that_do_not_fit(briefly):
     for _ in range(3):
         x = rng.uniform(0.0, 10.0, 3000)
         falls = rng.poisson(np.exp(-0.3 + 0.1 * x))
-        # one row in ten does not fit
-        tables.append({"x": np.where(rng.random(3000) < 0.1, np.nan, x), "falls": falls})
+        # fewer than the tenth of rows that the certificate allows, as the noise of their share is about .002
+        tables.append({"x": np.where(rng.random(3000) < 0.08, np.nan, x), "falls": falls})
     post = accord.models.glm(tables, "falls ~ x", "poisson", ranges={"x": (0.0, 10.0), "falls": (0, 20)})
     run = accord.sample(post, accord.Network.complete(3), Private(epsilon=3.0), engine=MASKED)
     assert run.certificate.holds, run.certificate
