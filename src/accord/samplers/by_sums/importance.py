@@ -446,13 +446,14 @@ class Batches:
         return ceil(_MARGIN * missing / self.efficiency)
 
     def mend(self, names: Sequence[str]) -> None:
-        """Add batches around the heaviest points, if good weights have a tail that is too heavy."""
+        """Add batches around the heaviest points, if weights have a tail that is too heavy."""
         for _ in range(_MENDED):
             assert self.found is not None
             found = self.found
-            poor = found.effective < _GOOD * found.weight.size or len(found.batches) >= self.max_batches
+            # with coarse answers all points are drawn again, so that poor weights can become good
+            is_poor = self.session.noise is None and found.effective < _GOOD * found.weight.size
             weights, squares = tails(found, self.place, names)
-            if poor or (weights.holds and squares.holds):
+            if is_poor or len(found.batches) >= self.max_batches or (weights.holds and squares.holds):
                 return
             # second moments depend on far points, whose weights may be small
             share = np.zeros(found.weight.size) if not weights.holds else found.log_squares(self.place)
@@ -521,7 +522,8 @@ class Batches:
         assert self.found is not None
         own = around_heaviest(points, log_weight, self.found, self.main)
         self.around = own if self.around is None else Mixture.of((0.5, self.around), (0.5, own))
-        self.efficiency = self.found.effective / self.found.weight.size
+        # a single heavy point can make the weights so far poor, and the components cover it
+        self.efficiency = max(self.found.effective / self.found.weight.size, _POOR)
         self._drop()
         self.weigh(self.session.job.target)
 
