@@ -1029,7 +1029,7 @@ FAULTS = [
     ),
     Fault("ledger, no sum", "federation/ledger.py", "squares[shared] += other.mu**2", "squares[shared] += 0.0", LEDGER),
     Fault("ledger, other persons", "federation/ledger.py", "if other.person != own.person and", "if False and", LEDGER),
-    Fault("ledger, other numbers", "federation/ledger.py", "number = Dialect().number(text)", "number = None", LEDGER),
+    Fault("ledger, other numbers", "federation/ledger.py", "number = _NUMBERS.number(text)", "number = None", LEDGER),
     Fault(
         "private, noise only", "samplers/by_sums/private_model.py", "return self.wider <= WIDEST", "return True", LEDGER
     ),

@@ -148,9 +148,9 @@ def test_shown_sds_are_rounded_down(sd, found):
 
 
 def test_hashes_of_rows_are_keyed_and_different(tmp_path):
-    rows = [{"age": "50"}, {"age": "51"}, {"age": "50"}]
+    rows = ["50", "51", "50"]
     hashes = row_hashes(tmp_path / "first", rows)
-    assert len(set(hashes)) == 3 and list(hashes) == list(row_hashes(tmp_path / "first", rows))
+    assert len(set(hashes)) == 3 and hashes == row_hashes(tmp_path / "first", rows)
     # the order of rows does not matter
     assert set(row_hashes(tmp_path / "first", rows[::-1])) == set(hashes)
     assert not set(row_hashes(tmp_path / "other", rows)) & set(hashes)
@@ -240,11 +240,11 @@ def test_two_studies_on_the_same_rows_add_up(coarse, second):
 
 
 @pytest.mark.long
-def test_a_changed_row_keeps_the_account_of_the_other_rows(coarse, second):
-    after = second(lambda text: re.sub(r"\n[^,]*,", "\n51.125,", text, count=1))
+def test_changed_rows_keep_the_account_of_the_other_rows(coarse, second):
+    after = second(lambda text: re.sub(r"\n[^,]*,", "\n51.125,", text, count=10))
     account = Account(after.policy("south").folder)
     first, own = account.read(coarse[0].study.hash), account.read(after.study.hash)
-    assert len(np.intersect1d(first.rows, own.rows)) == len(own.rows) - 1 == 89
+    assert len(np.intersect1d(first.rows, own.rows)) == len(own.rows) - 10 == 80
 
 
 def test_exact_answers_are_refused(tmp_path):

@@ -282,7 +282,7 @@ class Exchange:
             A site refuses.
         """
         first, entries = self.sites[0], self._entries()
-        if any(map(_refuses, entries.values())):
+        if any(map(refuses, entries.values())):
             self.refuse(())
         if entries[first] is None and plan.parts and self.site != first:
             raise Pending(self.step, [first])
@@ -416,14 +416,14 @@ class Exchange:
             self.store.write(step, site, text)
 
 
-def _refuses(entry: Entry | None) -> bool:
+def refuses(entry: Entry | None) -> bool:
     """Whether a site refuses, or has learned that another one does."""
     return entry is not None and isinstance(entry.content, dict) and _REFUSED in entry.content
 
 
 def _problems(entry: Entry) -> list[str]:
     """The problems for which a site refuses, or none."""
-    found = entry.content[_REFUSED] if _refuses(entry) else []
+    found = entry.content[_REFUSED] if refuses(entry) else []
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise TypeError("no list of texts")
     return found

@@ -9,7 +9,7 @@ import hmac
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,8 +205,8 @@ def is_digest(found: Any) -> bool:
     return isinstance(found, str) and re.fullmatch("[0-9a-f]{64}", found) is not None
 
 
-def row_hashes(folder: Path, cells: Sequence[dict[str, str]]) -> np.ndarray:
-    """Hashes of rows of a site's file, with a key that only the site's folder has, (row,).
+def row_hashes(folder: Path, rows: Iterable[str]) -> list[str]:
+    """Hashes of rows of a site's file as texts, with a key that only the site's folder has.
 
     Equal rows have different ones.
     """
@@ -214,8 +214,8 @@ def row_hashes(folder: Path, cells: Sequence[dict[str, str]]) -> np.ndarray:
     if not path.is_file():
         write_private(path, os.urandom(32).hex().encode())
     key, times, found = bytes.fromhex(path.read_text()), dict[str, int](), []
-    for row in cells:
-        text = json.dumps(row, sort_keys=True)
+    for text in rows:
         times[text] = times.get(text, 0) + 1
-        found.append(hmac.digest(key, f"{times[text]} {text}".encode(), "sha256")[:16].hex())
-    return np.array(found, "U32")
+        # texts with bytes that are no UTF-8 have surrogates
+        found.append(hmac.digest(key, f"{times[text]} {text}".encode("utf-8", "surrogatepass"), "sha256")[:16].hex())
+    return found

@@ -6,6 +6,10 @@ line of the ledger has the column by which its rows were recognised, because has
 
 Studies with differential privacy that read the same row are together one Gaussian mechanism. A study without it has no
 bound, so that both kinds never read the same row unless the policy allows it.
+
+Two studies without it show sums over the rows by which their files differ. So the site refuses a study if its file has
+gained or lost rows since an earlier one, but fewer than the floor `rows` of the policy. Whole files are compared. The
+rows without missing cells would differ between honest formulas.
 """
 
 from __future__ import annotations
@@ -39,6 +43,10 @@ _SEPARATORS = ",;\t| "
 _EXACTLY = 1.0 + 1e-9
 # Lines of a file that show its separator.
 _FIRST = 200
+# Format of numbers, after decimal commas were replaced.
+_NUMBERS = Dialect()
+# Numbers, not 0 or infinite in double precision, in the spelling of `_plain`. Most cells have it.
+_IS_PLAIN = re.compile(r"-?([1-9][0-9]{0,299}(\.[0-9]{0,299}[1-9])?|0\.[0-9]{0,299}[1-9])").fullmatch
 
 
 class Line(NamedTuple):
@@ -48,6 +56,9 @@ class Line(NamedTuple):
     ----------
     rows
         Keyed hashes of the rows that it read, (row,).
+    cells
+        For a study without differential privacy in which `person` recognises rows: keyed hashes of all cells of each
+        row, in which a corrected cell shows, (row,). Otherwise none, (0,).
     mu
         The strength of its guarantee, infinite without differential privacy, see `accord.samplers.Private`.
     person
@@ -55,6 +66,7 @@ class Line(NamedTuple):
     """
 
     rows: np.ndarray
+    cells: np.ndarray
     mu: float
     person: str
 
@@ -79,8 +91,8 @@ class Ledger:
         Raises
         ------
         DataError
-            The ledger is damaged, the file has several rows of one person, or earlier studies recognised rows by
-            another column.
+            The ledger is damaged, the file has several rows of one person, earlier studies recognised rows by another
+            column, or the study and an earlier one would show a sum over too few rows.
         """
         mu, mixed = self._after(study, self._line(study))
         return spent(mu, self.policy.delta) if study.private is not None else 0.0, mixed
@@ -122,35 +134,62 @@ class Ledger:
             write_private(mark, os.urandom(8).hex().encode())
         content = io.BytesIO()
         np.savez_compressed(content, **own._asdict())
-        write_private(self.folder / f"{study.hash}-{mark.read_text()}.npz", content.getvalue())
+        write_private(self._path(study, mark), content.getvalue())
+
+    def remove(self, study: StudyDocument, folder: Path) -> None:
+        """Remove a study without differential privacy that ends before the first number about rows has left."""
+        mark = folder / "ledger.txt"
+        if study.private is None and mark.is_file():
+            self._path(study, mark).unlink(missing_ok=True)
+
+    def hashes(self, header: int) -> dict[int, str]:
+        """Keyed hashes of the rows below a line of the site's file, by line."""
+        return self._read(header, self.policy.person)[0]
+
+    def _path(self, study: StudyDocument, mark: Path) -> Path:
+        return self.folder / f"{study.hash}-{mark.read_text()}.npz"
 
     def _after(self, study: StudyDocument, own: Line) -> tuple[float, bool]:
         """The largest strength of the guarantees for a row after a study, and whether it is mixed, see `state`."""
         squares, here, mixed = np.full(own.rows.size, own.mu**2), study.private is not None, False
         for other in self._others(study):
             is_same_kind = np.isfinite(other.mu) == here
-            if other.person != own.person and (here if is_same_kind else not self.policy.mixed):
+            if other.person != own.person and (is_same_kind or not self.policy.mixed):
                 raise RefusedError(
                     f"{self.policy.site}: refused, its ledger recognised the rows of earlier studies by "
                     f"{_by(other.person)}, and its policy now names {_by(own.person)}, by which all rows look new. "
                     f"{_restored(other.person)}"
                 )
+            if is_same_kind and not here:
+                self._require_many(own.rows, other.rows)
+                self._require_many(own.cells, other.cells)
+                continue
             shared = np.isin(own.rows, other.rows)
-            if not is_same_kind:
-                mixed |= bool(shared.any())
-            elif here:
+            if is_same_kind:
                 squares[shared] += other.mu**2
+            else:
+                mixed |= bool(shared.any())
         return float(squares.max(initial=0.0)) ** 0.5, mixed
+
+    def _require_many(self, own: np.ndarray, other: np.ndarray) -> None:
+        """Raise `RefusedError` if a file has gained or lost rows, but fewer than the floor. Hashes are different."""
+        floor, kept = self.policy.floors.rows, int(np.isin(own, other).sum())
+        if any(0 < len(rows) - kept < floor for rows in (own, other)):
+            raise RefusedError(
+                f"{self.policy.site}: refused, fewer than {floor} rows (`rows` in its policy) of its file were added, "
+                "taken away or corrected since an earlier study, and both studies together would reveal these rows. "
+                f"Keep the old file for this study, or wait until {floor} rows have changed"
+            )
 
     def _others(self, study: StudyDocument) -> Iterator[Line]:
         """The lines of all other studies, and of other folders of this one."""
         mark = self.policy.folder / study.hash[:16] / "ledger.txt"
-        own = f"{study.hash}-{mark.read_text()}" if mark.is_file() else ""
+        own = self._path(study, mark) if mark.is_file() else None
         for path in sorted(self.folder.glob("*.npz")):
-            if path.stem != own:
+            if path != own:
                 try:
                     with np.load(path, allow_pickle=False) as found:
-                        yield Line(found["rows"], float(found["mu"]), str(found["person"]))
+                        yield Line(found["rows"], found["cells"], float(found["mu"]), str(found["person"]))
                 except (OSError, ValueError, KeyError, zipfile.BadZipFile):
                     raise DataError(
                         f"{self.policy.site}: its ledger has a damaged file, {path.name}: restore it from a copy"
@@ -161,37 +200,45 @@ class Ledger:
 
         The rows do not follow from the study, so that no study can make old rows look new.
         """
-        private, (hashes, twice) = study.private, self._read(study.dialects.at(self.policy.site).header)
-        person = self.policy.person or ""
+        private, header = study.private, study.dialects.at(self.policy.site).header
+        person = self.policy.person
+        found, twice = self._read(header, person)
+        own = self._read(header, None)[0] if person is not None and private is None else {}
+        rows, cells = (np.array(list(each.values()), "U32") for each in (found, own))
         if private is None:
-            return Line(hashes, np.inf, person)
-        if self.policy.person is not None and twice:
+            return Line(rows, cells, np.inf, person or "")
+        if twice:
             raise RefusedError(
                 f"{self.policy.site}: refused, its file has several rows of one person, and the study protects single "
                 "rows: keep one row of each person"
             )
-        return Line(hashes, strength(private.epsilon, private.delta), person)
+        return Line(rows, cells, strength(private.epsilon, private.delta), person or "")
 
-    def _read(self, header: int) -> tuple[np.ndarray, bool]:
-        """Keyed hashes of the rows below a line of the site's file, (row,), and whether a person has several rows."""
-        policy, person = self.policy, self.policy.person
-        lines = [(line, cells) for line, cells in self._lines[header - 1 :] if line.strip()]
-        names, rows = (lines[0][1] or [] if lines else []), lines[1:]
+    def _read(self, header: int, person: str | None) -> tuple[dict[int, str], bool]:
+        """Keyed hashes of the rows below a line of the site's file, by line, and whether a person has several rows.
+
+        Without `person`, of all cells.
+        """
+        lines = {number: own for number, own in enumerate(self._lines, 1) if number >= header and own[0].strip()}
+        first = min(lines, default=0)
+        names = lines.pop(first)[1] or [] if lines else []
         if person is None:
             # the order of columns does not matter
-            texts = ["\n".join(sorted(map(_plain, cells or [line]))) for line, cells in rows]
-            return row_hashes(policy.folder, [{"cells": text} for text in texts]), False
+            texts = ["\n".join(sorted(map(_plain, cells or [line]))) for line, cells in lines.values()]
+            return dict(zip(lines, row_hashes(self.policy.folder, texts), strict=True)), False
         if person not in names:
-            raise DataError(f"{policy.site}: its file has no column {person!r}, which its policy names as `person`")
+            raise DataError(
+                f"{self.policy.site}: its file has no column {person!r}, which its policy names as `person`"
+            )
         place = names.index(person)
         # a line that studies leave out has no person, so all of it counts
-        known = [cells is not None and len(cells) == len(names) for _, cells in rows]
+        known = [cells is not None and len(cells) == len(names) for _, cells in lines.values()]
         own = [
             _plain(cells[place]) if cells and is_row else line
-            for (line, cells), is_row in zip(rows, known, strict=True)
+            for (line, cells), is_row in zip(lines.values(), known, strict=True)
         ]
         persons = [name for name, is_row in zip(own, known, strict=True) if is_row]
-        return row_hashes(policy.folder, [{person: name} for name in own]), len(set(persons)) < len(persons)
+        return dict(zip(lines, row_hashes(self.policy.folder, own), strict=True)), len(set(persons)) < len(persons)
 
     @cached_property
     def _lines(self) -> list[tuple[str, list[str] | None]]:
@@ -217,8 +264,10 @@ class Ledger:
 
 def _plain(cell: str) -> str:
     """A cell, with one spelling of each number, to its last digit. A comma may be the decimal sign."""
+    if _IS_PLAIN(cell):
+        return cell
     text = cell.replace(",", ".")
-    number = Dialect().number(text)
+    number = _NUMBERS.number(text)
     if number is None:
         return cell
     if number == 0.0 or not np.isfinite(number):

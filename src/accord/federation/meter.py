@@ -28,7 +28,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from math import floor, log2
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +40,6 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from ..base.atomic import write_private
 from ..base.compiler import compiled
-from ..data.files import read_sheet
 from ..models.regression import Regression
 from ..models.tables import family_of
 from ..posterior import Posterior
@@ -50,7 +49,7 @@ from ..posterior.latents import Groups
 from ..posterior.potential import Potential, Shard
 from ..samplers.by_sums.evaluations import expansion_at, jet_from, jet_of, mode_of, unpacked, value_of
 from .document import StudyDocument
-from .keys import row_hashes
+from .ledger import Ledger
 from .policy import RefusedError, SitePolicy
 
 # Most rows of the account.
@@ -551,12 +550,15 @@ class Meter:
         return own, cells.at(chosen), unit
 
     def _hashes(self, lines: Sequence[int]) -> np.ndarray:
-        """Keyed hashes of the rows that end in these lines of the site's file."""
-        sheet = read_sheet(self.policy.data, self.study.dialects.at(self.policy.site))
-        rows = {
-            line: dict(zip(sheet.header, row, strict=True)) for line, row in zip(sheet.lines, sheet.rows, strict=True)
-        }
-        return row_hashes(self.policy.folder, [rows[line] for line in lines])
+        """Keyed hashes of the rows that end in these lines of the site's file, which no option of the study changes.
+
+        A row without one, in a file in whose encoding the ledger finds no lines, has the number of its line.
+        """
+        return np.array([self._of_lines.get(line, f"line {line}") for line in lines], "U32")
+
+    @cached_property
+    def _of_lines(self) -> dict[int, str]:
+        return Ledger(self.policy).hashes(self.study.dialects.at(self.policy.site).header)
 
 
 def _names(model: Regression, rows: dict[str, np.ndarray]) -> list[str]:

@@ -25,7 +25,7 @@ from . import audit
 from .document import StudyDocument
 from .engine import NoiseOf, StudyCollectives, StudyEngine, SumExchange, prior_limit
 from .entry import HIDDEN, Entry, ForgedError
-from .exchange import EntryFolder, Exchange, Pending, Plan, prepared
+from .exchange import EntryFolder, Exchange, Pending, Plan, prepared, refuses
 from .keys import SiteMasks, alone, digest, secret_noise
 from .ledger import Ledger
 from .meter import Meter, Reading
@@ -37,6 +37,8 @@ _LONGEST = 500
 _OPTIONS = ("draws", "chains", "seed")
 # Share of the largest distance from the prior that draws may have.
 _NEAR_LIMIT = 0.9
+# The step with the first counts of rows, in studies without differential privacy.
+_COUNTS = 2
 # File of the report of a study.
 _REPORT = "report.html"
 
@@ -252,6 +254,9 @@ class Site:
             # entries of step 0 have keys only
             if entry.step >= 1 and not (folder / "data.txt").is_file():
                 write_private(folder / "data.txt", digest(policy.data.read_bytes()).encode())
+            if entry.step <= _COUNTS and refuses(entry):
+                # the file may be repaired for another study
+                Ledger(policy).remove(study, folder)
             # the audit comes first: an extra line is harmless, a missing one is not
             noted = {"step": entry.step, "what": entry.what, "bytes": len(text), "hash": digest(text)}
             if entry.step == 1:
