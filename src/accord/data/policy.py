@@ -30,7 +30,8 @@ class Policy:
     Parameters
     ----------
     rows : int, default 10
-        A site with fewer rows takes no part. A mean of fewer cells is not reported.
+        A site with fewer rows takes no part. A mean of fewer cells is not reported. In a federation, a site refuses a
+        study without differential privacy if fewer rows were added to its file, or taken away, since an earlier one.
     cells : int, default 3
         Counts from 1 to `cells` - 1 are reported as "< 3" (for the default). In each column of a model, no row or at
         least `cells` rows must differ from the most frequent value.
