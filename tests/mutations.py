@@ -30,7 +30,7 @@ class Fault(NamedTuple):
 LAW, PLAIN, OUTPUT = "test_law.py", "test_law.py test_limits.py", "test_output.py"
 IDENTITY = "test_identity.py"
 CENTRING, IMPORTANCE = "test_centring.py", "test_importance.py"
-LEDGER, RANGES = "test_private_study.py", "test_ranges.py"
+LEDGER, FEW, RANGES = "test_private_study.py", "test_ledger.py", "test_ranges.py"
 FAULTS = [
     # models
     Fault("log gamma", "base/special.py", "5 / 66", "5 / 67", "test_log_gamma.py"),
@@ -1033,6 +1033,10 @@ FAULTS = [
     Fault(
         "private, noise only", "samplers/by_sums/private_model.py", "return self.wider <= WIDEST", "return True", LEDGER
     ),
+    Fault("ledger, few rows", "federation/ledger.py", "if any(0 < len(rows)", "if any(9e9 < len(rows)", FEW),
+    Fault("ledger, few lost", "federation/ledger.py", "for rows in (own, other)", "for rows in (own,)", FEW),
+    Fault("ledger, cells", "federation/ledger.py", "self._require_many(own.cells, other.cells)", "pass", FEW),
+    Fault("ledger, repairs", "federation/program.py", "<= _COUNTS and refuses", "< 0 and refuses", FEW),
     Fault("ledger, both kinds", "federation/ledger.py", "mixed |= bool(shared.any())", "pass", LEDGER),
     Fault(
         "ledger, persons",
@@ -1222,7 +1226,7 @@ FAULTS = [
     Fault(
         "federation, refusals",
         "federation/exchange.py",
-        "        if any(map(_refuses, entries.values())):",
+        "        if any(map(refuses, entries.values())):",
         "        if False:",
         "test_federation.py",
     ),
