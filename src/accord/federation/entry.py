@@ -178,7 +178,8 @@ def revived(value: Any) -> Any:
     """The inverse of `plain`, with lists for tuples. Raises `ValueError` for arrays of other types than numbers."""
     if isinstance(value, dict):
         if value.keys() in ({"shape", "type", "values"}, {"shape", "type", "base64"}):
-            dtype = np.dtype(value["type"])
+            # None is a dtype too
+            dtype = np.dtype(str(value["type"]))
             if dtype.kind not in _KINDS or dtype.itemsize > 8:
                 raise ValueError("an array holds no numbers")
             if "base64" in value:
@@ -203,8 +204,8 @@ def require_like(found: Any, own: Any, field: str = "content") -> Any:
         A field has another type. The message names the field.
     """
     kinds = {_kind(found), _kind(own)}
-    if len(kinds) > 1 and not (kinds == {"text", "number"} and field.rpartition(" ")[2] in _COUNTS):
-        raise TypeError(f"{field} is a {_kind(found)}, not a {_kind(own)}")
+    if len(kinds) > 1 and not (kinds == {"text", "a number"} and field.rpartition(" ")[2] in _COUNTS):
+        raise TypeError(f"{field} is {_kind(found)}, not {_kind(own)}")
     if isinstance(own, dict):
         if found.keys() != own.keys() and not all(isinstance(value, str) for value in own.values()):
             raise TypeError(f"{field} has other keys")
@@ -218,5 +219,5 @@ def require_like(found: Any, own: Any, field: str = "content") -> Any:
 
 def _kind(value: Any) -> str:
     """The type of a value from `revived` in words."""
-    kinds = {str: "text", dict: "dictionary", list: "list", np.ndarray: "array", type(None): "null"}
-    return kinds.get(type(value), "number")
+    kinds = {str: "text", dict: "a dictionary", list: "a list", np.ndarray: "an array", bool: "true or false"}
+    return kinds.get(type(value), "null" if value is None else "a number")
