@@ -1,4 +1,4 @@
-"""The exchange of a study: one entry per site and step, signed, stored as sent, and never made again."""
+"""The exchange of a study: one entry per site and step, signed, stored, and never made again."""
 
 from __future__ import annotations
 
