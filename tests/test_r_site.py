@@ -783,6 +783,27 @@ def test_a_wrong_name_of_a_site_is_refused(begun, name):
     refused(begun, "a site's name has at most 64 letters")
 
 
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"header": [[1]]}, "content header 1 is a list, not text"),
+        ({"kinds": {"age": []}}, "content kinds age is a list, not text"),
+        ({"kinds": None}, "content kinds is null, not a dictionary"),
+        ({"more": 3}, "content has other keys"),
+    ],
+)
+def test_an_error_names_the_site_and_the_field_of_a_wrong_type(begun, changed, field):
+    for _ in range(2):
+        for name in ("north", "south"):
+            begun.answer(name)
+        found = site_in_r(begun, "answer", "--yes")
+    assert begun.board.read(1, SITE) is not None, found.stderr
+    content = Entry.read(begun.board.read(1, "north"), begun.public, "north").content
+    begun.store(SITE).path(1, "north").unlink(missing_ok=True)
+    begun.change(1, "north", content=content | changed)
+    refused(begun, f"the entry of north in step 1 has another content than accord writes: {field}")
+
+
 def test_offsets_count_as_positions(tmp_path):
     (tmp_path / "count.R").write_text(
         "source(commandArgs(TRUE)[1])\n"
