@@ -6,6 +6,12 @@ fail <- function(...) stop(structure(class = c("wrong", "error", "condition"),
 `%or%` <- function(x, other) if (is.null(x)) other else x
 sorted <- function(x) sort(x, method = "radix")
 empty <- function() setNames(list(), character())
+# A text of another site as one short line.
+cleaned <- function(x) {
+  x <- iconv(substr(x, 1, 1001), "UTF-8", "UTF-8", sub = " ")
+  x <- gsub("[\\p{C}\\p{Zl}\\p{Zp}]", " ", x, perl = TRUE)
+  ifelse(nchar(x) > 1000, paste0(substr(x, 1, 1000), " ..."), x)
+}
 json <- function(x) enc2utf8(as.character(toJSON(x, auto_unbox = TRUE, null = "null", digits = I(17))))
 # An error that this program does not expect. The messages of R may quote a cell.
 error_of_r <- function(e) {

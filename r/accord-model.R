@@ -54,6 +54,10 @@ read_study <- function(path) {
   data <- found$data
   model <- found$model
   run <- found$run
+  # names of files. Sites with Python refuse names that look alike
+  if (!all(grepl("(*UCP)^\\w([\\w.-]| (?! )){0,63}(?<![ .])$", unlist(data$sites), perl = TRUE)))
+    fail("a site's name has at most 64 letters, digits, single spaces and . _ - only, and ends in none of space and ",
+         "dot")
   known_keys("[data]", data, c("sites", "positive", "strings", "blanks", "missing", "constant", "separator", "columns"))
   known_keys("[model]", model, c("formula", "family", "positive"))
   known_keys("[run]", run, c("draws", "chains", "seed", "masks", "coarse", "points", "fallback", "report"))

@@ -125,14 +125,39 @@ entry_at <- function(folder, step, site) {
   if (!Sys.readlink(path) %in% c("", NA) || dir.exists(path) || file.size(path) > 2e8)
     fail(path, " is no file with an entry")
   bytes <- readBin(path, "raw", file.size(path))
-  if (length(bytes) && tail(bytes, 1) == as.raw(10) && sum(bytes == as.raw(10)) == 2) bytes
+  if (length(bytes) && tail(bytes, 1) == as.raw(10) && sum(bytes == as.raw(10)) >= 2) bytes
 }
 
-has_twice <- function(x) is.list(x) && (anyDuplicated(names(x)) || any(vapply(x, has_twice, NA)))
+# The line that the site has signed. A carrier can change everything else in the file.
+signed_line <- function(bytes) {
+  line <- bytes[seq_len(match(as.raw(10), bytes) - 1)]
+  if (length(line) && tail(line, 1) == as.raw(13)) head(line, -1) else line
+}
+is_odd <- function(x, left = 64) is.list(x) && (left == 0 || anyDuplicated(names(x)) ||
+                                                any(vapply(x, is_odd, NA, left - 1)))
+
+# Fail unless the content of another site has the types of this site's own one, as in accord.federation.entry.
+kind_of <- function(x) if (is.null(x)) "null" else if (is.character(x)) "text" else
+  if (is.logical(x)) "true or false" else if (!is.list(x)) "a number" else if (is.null(names(x))) "a list" else
+  if (all(c("shape", "type") %in% names(x))) "an array" else "a dictionary"
+require_like <- function(found, own, where, field = "content") {
+  kinds <- c(kind_of(found), kind_of(own))
+  counts <- setequal(kinds, c("text", "a number")) && grepl(" (missing|dropped)$", field)
+  if (kinds[1] != kinds[2] && !counts)
+    fail(where, " has another content than accord writes: ", cleaned(field), " is ", kinds[1], ", not ", kinds[2])
+  texts <- all(vapply(own, is.character, NA))
+  if (kinds[2] == "a dictionary" && !setequal(names(found), names(own)) && !texts)
+    fail(where, " has another content than accord writes: ", cleaned(field), " has other keys")
+  if (is.list(own) && kinds[2] != "an array") for (k in seq_along(found)) {
+    like <- if (!is.null(names(own))) own[[names(found)[k]]] else own[if (k <= length(own)) k else 1][[1]]
+    if (!length(own) || (texts && is.null(like))) like <- ""
+    require_like(found[[k]], like, where, paste(field, names(found)[k] %or% k))
+  }
+}
 read_entry <- function(bytes, study, policy, step, site) {
   where <- paste("the entry of", site, "in step", step)
   end <- which(bytes == as.raw(10))
-  line <- bytes[seq_len(end[1] - 1)]
+  line <- signed_line(bytes)
   text <- rawToChar(line)
   Encoding(text) <- "UTF-8"
   proof <- tryCatch(base64_decode(parse_json(rawToChar(bytes[(end[1] + 1):(end[2] - 1)]))$signature),
@@ -143,8 +168,8 @@ read_entry <- function(bytes, study, policy, step, site) {
   # fromJSON would open a file or an address that a text names
   entry <- tryCatch(parse_json(text), error = function(e) fail(where, " is no entry of a study"))
   # of a key twice, R reads the first one and Python the last, and R reads no text beyond a NUL character
-  if (has_twice(entry) || grepl("\\u0000", text, fixed = TRUE))
-    fail(where, " has a key twice or a NUL character, which R and Python read in different ways")
+  if (is_odd(entry) || grepl("\\u0000", text, fixed = TRUE))
+    fail(where, " has a key twice or a NUL character, which R and Python read in different ways, or deep lists")
   if (!identical(list(entry$study, as.integer(entry$step), entry$site), list(study$hash, as.integer(step), site)))
     fail(where, " is one of another study, step or site")
   # the text of the plan, whose digest the entry has
@@ -172,7 +197,7 @@ start_exchange <- function(study, policy, board) {
   take <- function() for (site in study$sites) {
     stored <- entry_at(store, S$step, site)
     new <- entry_at(board, S$step, site)
-    if (is.null(new) || identical(new, stored)) next
+    if (is.null(new) || (!is.null(stored) && identical(signed_line(new), signed_line(stored)))) next
     if (site == policy$site) fail("the entry of ", site, " in step ", S$step, " is not the one that this site made. ",
       "If its folder was lost, the study cannot continue: begin a study with another seed")
     if (!is.null(stored))
@@ -203,7 +228,8 @@ start_exchange <- function(study, policy, board) {
     refused <- Filter(function(one) is.list(one$content) && "refused" %in% names(one$content), found)
     if (length(refused)) {
       if (is.null(found[[policy$site]])) make("nothing, as another site refuses", "", list(refused = list()))
-      fail("the study ends here: ", paste(unlist(lapply(refused, function(one) one$content$refused)), collapse = "; "))
+      fail("the study ends here: ", paste(head(cleaned(as.character(unlist(
+        lapply(refused, function(one) one$content$refused)))), 50), collapse = "; "))
     }
     found
   }
@@ -223,7 +249,9 @@ start_exchange <- function(study, policy, board) {
     for (site in names(found)) if (!is.null(found[[site]]) && found[[site]]$plan != plan)
       fail(site, " evaluated another plan in step ", S$step, " than this site")
     if (length(missing <- study$sites[vapply(found, is.null, TRUE)])) pending(S$step, missing, board)
-    hashes <- vapply(study$sites, function(site) hex(entry_at(store, S$step, site)), "")
+    for (site in study$sites) require_like(found[[site]]$content, found[[policy$site]]$content,
+                                           paste("the entry of", site, "in step", S$step))
+    hashes <- vapply(study$sites, function(site) hex(signed_line(entry_at(store, S$step, site))), "")
     S$before <- hex(charToRaw(paste(c(S$before, hashes), collapse = "")))
     S$step <- S$step + 1L
     found
@@ -259,7 +287,7 @@ run_study <- function(study, policy, board) {
   }, "public keys of this site, and the version of accord there")
   versions <- unique(vapply(found, function(one) one$content$accord, ""))
   if (!identical(versions, VERSION))
-    fail("all sites need accord ", VERSION, ", found ", paste(versions, collapse = ", "))
+    fail("all sites need accord ", VERSION, ", found ", cleaned(paste(versions, collapse = ", ")))
   keys <- tryCatch(fromJSON(state), error = function(e) fail("the keys of this site's masks are lost"))
   if (study$coarse && length(base64_decode(keys$noise %or% "")) != 32) fail("the key of this site's noise is lost")
   if (is.null(keys$keys)) {
@@ -306,8 +334,8 @@ run_study <- function(study, policy, board) {
       known <- if (study$coarse) setdiff(names(FUNCTIONS), "mean_expansion") else names(FUNCTIONS)
       if (!isTRUE(plan$what %in% known) ||
           !all(names(parts) %in% c(FUNCTIONS[[plan$what]], if (study$coarse) "radii"))) fail(
-        "the plan of ", study$sites[1], " evaluates ", plan$what, ": a site with R evaluates only ",
-        paste(known, collapse = ", "))
+        "the plan of ", study$sites[1], " evaluates ", cleaned(as.character(plan$what)),
+        ": a site with R evaluates only ", paste(known, collapse = ", "))
       for (name in points_in(plan)) if (is.null(parts[[name]]))
         fail("the plan has no positions: points = true in [run]")
       # wider numbers are of the same positions

@@ -1230,6 +1230,8 @@ FAULTS = [
         "        if False:",
         "test_federation.py",
     ),
+    Fault("federation, line ends", "federation/entry.py", '.removesuffix(b"\\r")', "", "test_carried_files.py"),
+    Fault("federation, texts of others", "base/text.py", 'c if c.isprintable() else " "', "c", "test_carried_files.py"),
     # files from strangers
     Fault("run file, links", "results/netcdf.py", "if not isinstance(group.get(", "if not (group.get(", OUTPUT),
     Fault("run file, other files", "results/netcdf.py", "array.is_virtual or array.external", "False", OUTPUT),

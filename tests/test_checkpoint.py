@@ -516,3 +516,31 @@ def test_the_same_command_resumes_a_run(tmp_path, monkeypatch):
     (tmp_path / "job.toml").write_text(JOB.replace("every = 10", "every = 0"))
     result = invoke("--output", tmp_path / "fourth")
     assert result.exit_code == 1 and "checkpoint_every in [run] must be a whole number >= 1, found 0" in result.stderr
+
+
+def forge(folder):
+    """Replace all numbers of a checkpoint by 42, with valid hashes."""
+    for path in folder.rglob("round-*.npz"):
+        with np.load(path) as found:
+            about = json.loads(str(found["checkpoint"]))
+            arrays = {name: found[name] for name in found if name != "checkpoint"}
+        changed = {
+            name: np.full_like(x, 42.0) if np.issubdtype(x.dtype, np.floating) else x for name, x in arrays.items()
+        }
+        CheckpointStore(path.parent, about["tag"], keep=None).write(about["round"], changed)
+
+
+def test_a_forged_checkpoint_is_skipped_with_a_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCORD_CHECKPOINT_KEY", "secret")
+    draw(folder=tmp_path)
+    with monkeypatch.context() as patch:
+        # the forger has no key
+        patch.delenv("ACCORD_CHECKPOINT_KEY")
+        forge(tmp_path)
+    with pytest.warns(UserWarning, match="is truncated or corrupt and is skipped"):
+        assert_same(draw(folder=tmp_path), draw())
+    with monkeypatch.context() as patch:
+        patch.setenv("ACCORD_CHECKPOINT_KEY", "another secret")
+        forge(tmp_path)
+    with pytest.raises(ValueError, match="is not signed with this run's key"):
+        draw(folder=tmp_path)

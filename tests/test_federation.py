@@ -1196,7 +1196,7 @@ def test_a_hash_in_another_format_is_an_error(tmp_path, found):
         ("[run]", "[run]\napart = 0.1", r"apart is a key of \[rehearsal\], found in \[run\]"),
         ("[run]", "[strings]\nward = {}\n[run]", r"strings is a key of \[data\], found outside of it"),
         ('"south", ', '"north", ', "different names"),
-        ('"south"', '"../south"', "a site's name has at most 64 letters, digits, spaces"),
+        ('"south"', '"../south"', "a site's name has at most 64 letters, digits, single spaces"),
         ("draws = 200", 'draws = "many"', "draws"),
         ("draws = 200", "draws = 0", "draws in .run. must be"),
         ("draws = 200", "chains = -1", "chains"),

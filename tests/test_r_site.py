@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from test_carried_files import CHANGES, DEEP, FORGED
 from test_federation import STUDY, Federation, back, drawn_here
 
 import accord
@@ -733,6 +734,74 @@ def test_an_entry_that_r_and_python_read_in_different_ways_is_refused(begun, key
     begun.board.write(0, "north", line + b"\n" + json.dumps(signed).encode() + b"\n")
     assert begun.answer("south").waits_for == (SITE,)
     refused(begun, "the entry of north in step 0 has a key twice or a NUL character")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_bytes_that_no_site_signed_change_nothing(begun, change):
+    begun.answer("north")
+    whole = begun.board.read(0, "north")
+    begun.board.path(0, "north").write_bytes(CHANGES[change](whole))
+    assert site_in_r(begun, "answer", "--yes").returncode == 0
+    # the true bytes later, and other bytes of a site to itself
+    begun.board.path(0, "north").write_bytes(whole)
+    own = begun.board.path(0, SITE)
+    own.write_bytes(CHANGES[change](own.read_bytes()))
+    for _ in range(2):
+        begun.answer("south")
+        begun.answer("north")
+        found = site_in_r(begun, "answer", "--yes")
+        assert found.returncode == 0, found.stderr
+    assert "step 3 waits for south" in found.stdout
+
+
+def test_texts_of_other_sites_are_printed_as_short_lines(begun):
+    for name in ("north", "south"):
+        begun.answer(name)
+    site_in_r(begun, "answer", "--yes")
+    begun.answer("north")
+    begun.change(1, "north", content={"refused": [FORGED] * 60})
+    found = site_in_r(begun, "answer", "--yes")
+    assert found.returncode == 1 and "the study ends here: west: refused  [2J  Certified" in found.stderr, found.stderr
+    assert len(found.stderr) < 60_000 and not set("\x1b\r\u202e\ud800") & set(found.stderr)
+    assert not any(line.startswith("Certified") for line in found.stderr.splitlines())
+
+
+def test_deep_values_are_refused(begun):
+    begun.answer("north")
+    line, signed = begun.board.read(0, "north").splitlines()
+    begun.board.path(0, "north").write_bytes(line + b"\n" + DEEP + b"\n")
+    refused(begun, "the entry of north in step 0 is not signed by north")
+    deep = line.replace(b'"identity": ', b'"x": ' + DEEP + b', "identity": ')
+    signed = {"signature": text_of(signature(begun.folder / "north" / "key", b"accord entry 1\n" + deep))}
+    begun.board.path(0, "north").write_bytes(deep + b"\n" + json.dumps(signed).encode() + b"\n")
+    refused(begun, "the entry of north in step 0 ")
+
+
+@pytest.mark.parametrize("name", ["north.", "../north", "north  1"])
+def test_a_wrong_name_of_a_site_is_refused(begun, name):
+    begun.text = WITH_R.replace('"north"', json.dumps(name))
+    refused(begun, "a site's name has at most 64 letters")
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"header": [[1]]}, "content header 1 is a list, not text"),
+        ({"kinds": {"age": []}}, "content kinds age is a list, not text"),
+        ({"kinds": None}, "content kinds is null, not a dictionary"),
+        ({"more": 3}, "content has other keys"),
+    ],
+)
+def test_an_error_names_the_site_and_the_field_of_a_wrong_type(begun, changed, field):
+    for _ in range(2):
+        for name in ("north", "south"):
+            begun.answer(name)
+        found = site_in_r(begun, "answer", "--yes")
+    assert begun.board.read(1, SITE) is not None, found.stderr
+    content = Entry.read(begun.board.read(1, "north"), begun.public, "north").content
+    begun.store(SITE).path(1, "north").unlink(missing_ok=True)
+    begun.change(1, "north", content=content | changed)
+    refused(begun, f"the entry of north in step 1 has another content than accord writes: {field}")
 
 
 def test_offsets_count_as_positions(tmp_path):

@@ -1,10 +1,42 @@
-"""The version, and counts, bytes and seconds as text."""
+"""The version, counts, bytes and seconds as text, and texts and JSON of others."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 __version__ = "0.1.0"
+# Most levels of nested JSON values.
+_DEEPEST = 64
+
+
+def cleaned(text: object, most: int = 1_000) -> str:
+    r"""A text of another site as one printable line of at most `most` characters.
+
+    Examples
+    --------
+    >>> cleaned("no\n\x1b[2JCertified"), cleaned("abc", 2)
+    ('no  [2JCertified', 'ab ...')
+    """
+    found = str(text)
+    line = "".join(c if c.isprintable() else " " for c in found[:most])
+    return f"{line} ..." if len(found) > most else line
+
+
+def json_of(text: str | bytes) -> Any:
+    """The values of a JSON text. Raises `ValueError` for other texts, and for values nested more than 64 deep."""
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        found = None
+    else:
+        inner = [found]
+        for _ in range(_DEEPEST):
+            parts = [one.values() if isinstance(one, dict) else one for one in inner if isinstance(one, dict | list)]
+            inner = [value for part in parts for value in part]
+            if not inner:
+                return found
+    raise ValueError(f"values are nested more than {_DEEPEST} deep")
 
 
 def counted(count: int, noun: str) -> str:

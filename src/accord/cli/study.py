@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..base.text import cleaned
 from .errors import users_errors
 
 if TYPE_CHECKING:
@@ -135,10 +136,12 @@ def _require_folder(study: StudyDocument, board: EntryFolder, site: str, sent: i
     # the entry of step 0 may not have been released
     if sent > 1 and not folder.is_dir():
         raise ValueError(f"there is no folder {folder}, and {site} has sent entries of this study before")
+    from ..federation.entry import unsigned
+
     found = board.all(study.sites)
     for (step, name), text in found.items():
         try:
-            of = str(json.loads(text.splitlines()[0])["study"])
+            of = cleaned(unsigned(text, name)["study"], 64)
         except (ValueError, LookupError, TypeError):
             # reported as a damaged entry
             continue

@@ -262,10 +262,15 @@ def agree(
             for table, count, own, hidden, levels in zip(tables, dropped, each, few, own_levels, strict=True)
         ]
     )
+    policies = []
     for site, own in zip(meeting.sites, received, strict=True):
         if type(own["rows"]) is not int or not 0 <= own["rows"] <= _MOST_ROWS:
             raise DataError(f"{site}: no site has {own['rows']} rows")
-    strictest = reduce(Policy.stricter, [Policy(**own["policy"]) for own in received])
+        try:
+            policies.append(Policy(**own["policy"]))
+        except ValueError as error:
+            raise DataError(f"{site}: {error}") from error
+    strictest = reduce(Policy.stricter, policies)
     by_site = tuple(_columns(own["columns"]) for own in received)
     seen = {name: {level for own in received for level in own["levels"][name]} for name in factors}
     levels = {name: sorted(own, key=natural) for name, own in seen.items()}

@@ -22,6 +22,8 @@ import numpy as np
 
 from ..base.atomic import make_private, write_private
 
+# Environment variable with the user's key.
+_KEY = "ACCORD_CHECKPOINT_KEY"
 # Name of the array with the JSON of the tag and the round, in a file of `np.savez`.
 _METADATA = "checkpoint"
 # Bytes of the SHA-256 of all bytes before it, in the zip comment, because CRC-32 does not cover a zip's headers. With a
@@ -42,11 +44,13 @@ class CheckpointStore:
     keep
         Number of newest valid files to keep. None keeps all.
     key
-        Key that signs files on writing and verifies them on reading. b"" signs none.
+        Key that signs files on writing and verifies them on reading. b"": the user's key in the environment variable
+        ACCORD_CHECKPOINT_KEY. Without both, files are not signed.
     """
 
     def __init__(self, folder: Path, tag: str, keep: int | None = 2, key: bytes = b"") -> None:
-        self.folder, self.tag, self.keep, self.key = Path(folder), tag, keep, key
+        self.folder, self.tag, self.keep = Path(folder), tag, keep
+        self.key = key or os.environ.get(_KEY, "").encode()
         # rounds of files known to be valid, so that pruning reads no file twice
         self._whole: set[int] = set()
 

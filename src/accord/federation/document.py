@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+from unicodedata import is_normalized
+from unicodedata import name as character
 
 from .. import models
 from ..base.checks import whole_number
@@ -121,10 +123,19 @@ class StudyDocument:
             raise ValueError(f"the sites of a study must have different names, found {sites}; case does not count")
         for name in sites:
             # names of files
-            if re.fullmatch(r"[\w][\w .-]{0,63}", name) is None:
+            if re.fullmatch(r"\w([\w.-]| (?! )){0,63}(?<![ .])", name) is None or not is_normalized("NFKC", name):
                 raise ValueError(
-                    f"a site's name has at most 64 letters, digits, spaces and . _ - only, found {name[:80]!r}"
+                    "a site's name has at most 64 letters, digits, single spaces and . _ - only, and ends in none of "
+                    f"space and dot, found {name[:80]!r}"
                 )
+        # letters of two scripts look alike
+        letters = [c for c in "".join(sites) if c.isalpha() or not c.isascii()]
+        if 0 < len(latin := [c for c in letters if "LATIN" in character(c, "")]) < len(letters):
+            other = next(c for c in letters if c not in latin)
+            raise ValueError(
+                "the sites of a study have names with Latin letters only, or without Latin letters, found "
+                f"{character(other, ascii(other))} in {sites}"
+            )
         require_known("key of [run] of a study", self.run, _RUN)
         for key, value in self.run.items():
             require_type("[run]", key, value, _RUN[key])

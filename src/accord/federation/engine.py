@@ -27,7 +27,6 @@ from ..posterior.totals import Together, Totals
 from ..samplers.by_sums.evaluations import mean_expansion
 from ..samplers.protocol import Bound, Sampler
 from . import figures
-from .entry import plain
 from .exchange import Exchange, Plan
 from .keys import SiteMasks, bytes_of, text_of
 from .meter import Meter
@@ -109,15 +108,7 @@ class SumExchange:
 
     def gathered(self, own: Sequence[Any], words: str) -> list[Any]:
         """JSON values of all sites, in the clear. They must have the same types."""
-        found = self.exchange.gather(Plan("gathered", {}), lambda plan, context: own[0], words)
-        kind = _kind(plain(own[0]) if own else found[0])
-
-        def read(content: Any) -> Any:
-            if _kind(content) != kind:
-                raise TypeError("another type")
-            return content
-
-        return self.exchange.each(found, read)
+        return self.exchange.gather(Plan("gathered", {}), lambda plan, context: own[0], words)
 
     def refuse(self, problems: Sequence[str]) -> NoReturn:
         """End the study at all sites, with the problems of this site."""
@@ -193,13 +184,6 @@ class SumExchange:
 
         found = self.exchange.gather(plan, content, words)
         return coder.added_up(self.exchange.each(found, lambda one: coder.unpacked(np.asarray(one["coarse"]))))
-
-
-def _kind(value: Any) -> Any:
-    """The type of a JSON value, and the keys and types of its parts. Small numbers may be texts such as "< 3"."""
-    if isinstance(value, dict):
-        return {name: str if type(part) is int else type(part) for name, part in value.items()}
-    return type(value)
 
 
 class StudyCollectives(SiteCollectives):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import DataError
+from ..base.text import cleaned, json_of
 from ..data.cells import AboutCells
 from .keys import bytes_of, is_signed, signature, text_of
 
@@ -21,8 +22,12 @@ _KINDS = "biuf"
 _LARGE = 16
 # Start of every signed message, so that a signature of another protocol is no signature of an entry.
 _PURPOSE = b"accord entry 1\n"
+# Types of the fields of an entry but `content`.
+_TYPES = {"study": str, "step": int, "site": str, "before": str, "what": str, "plan": str, "written": dict}
 # Keys of contents whose numbers only count in a sum.
 HIDDEN = frozenset({"masked", "own", "coarse"})
+# Fields of counts, which may be texts such as "< 3".
+_COUNTS = ("missing", "dropped")
 # Lines of an entry.
 LINES = 2
 # Most bytes of an entry.
@@ -73,8 +78,7 @@ class Entry:
         another way.
         """
         line = json.dumps(asdict(self), sort_keys=True, allow_nan=False).encode()
-        signed = json.dumps({"signature": text_of(signature(identity, _PURPOSE + line))}).encode()
-        return line + b"\n" + signed + b"\n"
+        return _joined(line, signature(identity, _PURPOSE + line))
 
     @classmethod
     def read(cls, found: bytes, public: Mapping[str, str], where: str) -> Entry:
@@ -97,19 +101,48 @@ class Entry:
         try:
             if len(found) > MOST_BYTES:
                 raise ValueError("it is too large")
-            line, signed = found.splitlines()
-            entry = cls(**json.loads(line))
-            is_typed = isinstance(entry.step, int) and isinstance(entry.written, dict)
-            if not is_typed or not all(isinstance(x, str) for x in (entry.study, entry.site, entry.before, entry.plan)):
-                raise ValueError("a field has another type")
-            proof = bytes_of(json.loads(signed)["signature"])
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ForgedError(f"{where} is no entry of a study: {type(error).__name__}") from error
+            line, proof = _parts(found)
+            entry = cls(**json_of(line))
+            for name, kind in _TYPES.items():
+                if type(getattr(entry, name)) is not kind:
+                    raise ValueError(f"{name} has another type")
+        except (ValueError, TypeError, KeyError) as error:
+            raise ForgedError(f"{where} is no entry of a study: {type(error).__name__}, {cleaned(error)}") from error
         if entry.site not in public:
-            raise ForgedError(f"{where} is an entry of {entry.site!r}, which takes no part in the study")
+            raise ForgedError(f"{where} is an entry of {cleaned(entry.site, 64)!r}, which takes no part in the study")
         if not is_signed(public[entry.site], _PURPOSE + line, proof):
             raise ForgedError(f"{where} is not signed by {entry.site}: it was changed, or made by someone else")
         return entry
+
+
+def signed_line(found: bytes) -> bytes:
+    """The line of an entry that its site has signed. Everything else in the file, a carrier can change."""
+    return found.partition(b"\n")[0].removesuffix(b"\r")
+
+
+def canonical(found: bytes) -> bytes:
+    """An entry that was read, as `Entry.signed` writes it."""
+    return _joined(*_parts(found))
+
+
+def unsigned(found: bytes, where: str) -> dict[str, Any]:
+    """The JSON values of an entry whose signature is not checked. Raises `ForgedError` for other bytes."""
+    try:
+        values = json_of(signed_line(found))
+        if not isinstance(values, dict):
+            raise ValueError("no object of JSON")
+    except ValueError as error:
+        raise ForgedError(f"{where} is no entry of a study: {cleaned(error)}") from error
+    return values
+
+
+def _joined(line: bytes, proof: bytes) -> bytes:
+    return line + b"\n" + json.dumps({"signature": text_of(proof)}).encode() + b"\n"
+
+
+def _parts(found: bytes) -> tuple[bytes, bytes]:
+    """The signed line of an entry, and its signature."""
+    return signed_line(found), bytes_of(json_of(found.partition(b"\n")[2])["signature"])
 
 
 def digest_of(value: Any) -> str:
@@ -145,7 +178,8 @@ def revived(value: Any) -> Any:
     """The inverse of `plain`, with lists for tuples. Raises `ValueError` for arrays of other types than numbers."""
     if isinstance(value, dict):
         if value.keys() in ({"shape", "type", "values"}, {"shape", "type", "base64"}):
-            dtype = np.dtype(value["type"])
+            # None is a dtype too
+            dtype = np.dtype(str(value["type"]))
             if dtype.kind not in _KINDS or dtype.itemsize > 8:
                 raise ValueError("an array holds no numbers")
             if "base64" in value:
@@ -157,3 +191,33 @@ def revived(value: Any) -> Any:
             return float(value["float"])
         return {key: revived(item) for key, item in value.items()}
     return [revived(item) for item in value] if isinstance(value, list) else value
+
+
+def require_like(found: Any, own: Any, field: str = "content") -> Any:
+    """The values from `revived` of another site, if they have the types of this site's own ones.
+
+    Lists may have other lengths, dictionaries of texts other keys, and a count may be a text such as "< 3".
+
+    Raises
+    ------
+    TypeError
+        A field has another type. The message names the field.
+    """
+    kinds = {_kind(found), _kind(own)}
+    if len(kinds) > 1 and not (kinds == {"text", "a number"} and field.rpartition(" ")[2] in _COUNTS):
+        raise TypeError(f"{field} is {_kind(found)}, not {_kind(own)}")
+    if isinstance(own, dict):
+        if found.keys() != own.keys() and not all(isinstance(value, str) for value in own.values()):
+            raise TypeError(f"{field} has other keys")
+        for name, value in found.items():
+            require_like(value, own.get(name, ""), f"{field} {name}")
+    elif isinstance(own, list):
+        for place, value in enumerate(found):
+            require_like(value, own[place] if place < len(own) else own[0] if own else "", f"{field} {place + 1}")
+    return found
+
+
+def _kind(value: Any) -> str:
+    """The type of a value from `revived` in words."""
+    kinds = {str: "text", dict: "a dictionary", list: "a list", np.ndarray: "an array", bool: "true or false"}
+    return kinds.get(type(value), "null" if value is None else "a number")

@@ -1,4 +1,4 @@
-"""The exchange of a study: one entry per site and step, signed, stored as sent, and never made again."""
+"""The exchange of a study: one entry per site and step, signed, stored, and never made again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,22 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from ..base.atomic import make_private, write_private, write_whole
+from ..base.text import cleaned
 from ..data.collectives import raise_all
 from ..posterior.coordinates import Coordinates
 from ..samplers.by_sums.proposal import Drawn, Mixture
-from .entry import LINES, MOST_BYTES, Entry, ForgedError, digest_of, plain, revived
+from .entry import (
+    LINES,
+    MOST_BYTES,
+    Entry,
+    ForgedError,
+    canonical,
+    digest_of,
+    plain,
+    require_like,
+    revived,
+    signed_line,
+)
 from .keys import digest
 
 Content = TypeVar("Content")
@@ -146,12 +158,14 @@ class Plan:
         ForgedError
             The plans differ by more than rounding.
         """
+        name, parts = "parts", dict[str, Any]()
         try:
             if written["what"] != self.what or written["parts"].keys() != self.parts.keys():
-                raise ValueError(f"it evaluates {written['what']}, and this site {self.what}")
-            parts = {name: _adopted(name, part, revived(written["parts"][name])) for name, part in self.parts.items()}
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise ForgedError(f"the plan has another format: {error!r}") from error
+                raise ValueError(f"it evaluates {cleaned(written['what'], 80)}, and this site {self.what}")
+            for name, part in self.parts.items():
+                parts[name] = _adopted(name, part, revived(written["parts"][name]))
+        except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            raise ForgedError(f"{name} in the plan has another format: {error!r}") from error
         except ValueError as error:
             digests = f"{digest_of(written)[:16]} and {digest_of(self.written())[:16]}"
             raise ForgedError(f"the written plan is not the plan of this site ({digests}): {error}") from error
@@ -288,21 +302,26 @@ class Exchange:
             raise Pending(self.step, [first])
         leader = entries[first]
         written = plan.written(with_points=self.with_points) if leader is None else leader.written
-        self.adopted = found = plan.adopted(written)
+        try:
+            self.adopted = adopted = plan.adopted(written)
+        except ForgedError as error:
+            raise ForgedError(cleaned(f"the entry of {first} in step {self.step}: {error}")) from error
         if leader is not None and leader.plan != digest_of(written):
             raise ForgedError(f"the entry of {first} has a plan with another digest")
         chosen = digest_of(written)
         if self.site is not None and entries[self.site] is None:
             plan_there = written if self.site == first else {}
-            entries[self.site] = self._make(words, chosen, plan_there, own(found, self.before + chosen))
+            entries[self.site] = self._make(words, chosen, plan_there, own(adopted, self.before + chosen))
         whole = self._whole(entries)
         for entry in whole:
             if entry.plan != chosen:
                 raise ForgedError(f"{entry.site} evaluated another plan in step {self.step} than {first}")
-        texts = [self.store.read(self.step, site) or b"" for site in self.sites]
-        self.before = hashlib.sha256("".join([self.before, *map(digest, texts)]).encode()).hexdigest()
+        lines = [signed_line(self.store.read(self.step, site) or b"") for site in self.sites]
+        self.before = hashlib.sha256("".join([self.before, *map(digest, lines)]).encode()).hexdigest()
         self.step += 1
-        return self.each([entry.content for entry in whole], revived)
+        found = self.each([entry.content for entry in whole], revived)
+        ours = found[self.here[0] if self.here else 0]
+        return self.each(found, lambda content: require_like(content, ours))
 
     def each(
         self, contents: Sequence[Content], read: Callable[[Content], Result], step: int | None = None
@@ -318,9 +337,10 @@ class Exchange:
         for site, content in zip(self.sites, contents, strict=True):
             try:
                 found.append(read(content))
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
                 raise ForgedError(
-                    f"the entry of {site} in step {step} has another content than accord writes: {type(error).__name__}"
+                    f"the entry of {site} in step {step} has another content than accord writes: "
+                    f"{type(error).__name__}, {cleaned(error)}"
                 ) from error
         return found
 
@@ -375,7 +395,8 @@ class Exchange:
         where = f"the entry of {site} in step {step}"
         entry = Entry.read(text, self.public, where)
         if (entry.study, entry.step, entry.site) != (self.study, step, site):
-            raise ForgedError(f"{where} is one of {entry.site} in step {entry.step} of the study {entry.study[:16]}")
+            other = cleaned(f"{entry.site} in step {entry.step} of the study {entry.study[:16]}", 200)
+            raise ForgedError(f"{where} is one of {other}")
         return entry
 
     def _make(self, words: str, plan: str, written: dict[str, Any], content: Any) -> Entry:
@@ -403,17 +424,17 @@ class Exchange:
                 continue
             where = f"the entry of {site} in step {step}"
             stored = self.store.read(step, site)
-            if stored == text:
+            if stored is not None and signed_line(stored) == signed_line(text):
                 continue
             if stored is not None:
                 raise ForgedError(
-                    f"{where} differs from the one that this site received before ({digest(text)[:16]} and "
-                    f"{digest(stored)[:16]}): a step has one entry of each site"
+                    f"{where} differs from the one that this site received before ({digest(signed_line(text))[:16]} "
+                    f"and {digest(signed_line(stored))[:16]}): a step has one entry of each site"
                 )
             self._read(step, site, text)
             if site == self.site:
                 raise ForgedError(f"{where} is signed by this site, which has not stored it: restore its folder")
-            self.store.write(step, site, text)
+            self.store.write(step, site, canonical(text))
 
 
 def refuses(entry: Entry | None) -> bool:
@@ -426,7 +447,7 @@ def _problems(entry: Entry) -> list[str]:
     found = entry.content[_REFUSED] if refuses(entry) else []
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise TypeError("no list of texts")
-    return found
+    return list(map(cleaned, found))
 
 
 def prepared(folder: Path) -> EntryFolder:

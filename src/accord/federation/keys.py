@@ -20,6 +20,7 @@ from scipy.special import ndtri
 
 from ..base.atomic import write_private
 from ..base.errors import DataError
+from ..base.text import json_of
 from ..posterior.masks import Words, integers_under_masks, new_private_key, pair_keys, under_masks
 
 _LOST = (
@@ -147,7 +148,7 @@ class SiteMasks:
 
     def _read(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads((self.folder / "masks.json").read_text())
+            found: dict[str, Any] = json_of((self.folder / "masks.json").read_text())
         except FileNotFoundError:
             return {}
         except ValueError:

@@ -104,7 +104,7 @@ class SitePolicy:
         try:
             found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
             return cls._of(found, path.parent)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RecursionError) as error:
             raise ValueError(f"policy {path}: {error}") from error
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,7 +23,7 @@ from ..sampling.sample import sample
 from . import audit
 from .document import StudyDocument
 from .engine import NoiseOf, StudyCollectives, StudyEngine, SumExchange, prior_limit
-from .entry import HIDDEN, Entry, ForgedError
+from .entry import HIDDEN, Entry, ForgedError, signed_line, unsigned
 from .exchange import EntryFolder, Exchange, Pending, Plan, prepared, refuses
 from .keys import SiteMasks, alone, digest, secret_noise
 from .ledger import Ledger
@@ -301,7 +300,7 @@ class Site:
     def _require_own(self, store: EntryFolder, entries: Mapping[tuple[int, str], bytes]) -> None:
         """Raise `ForgedError` if entries contain one of this site that it has not stored."""
         for (step, site), text in entries.items():
-            if site == self.policy.site and store.read(step, site) != text:
+            if site == self.policy.site and signed_line(store.read(step, site) or b"") != signed_line(text):
                 raise ForgedError(
                     f"the entry of {site} in step {step} is not the one that this site made. If its folder was lost, "
                     "the study cannot continue: begin a study with another seed"
@@ -420,10 +419,9 @@ def named_keys(study: StudyDocument, store: EntryFolder) -> dict[str, str]:
         text = store.read(0, site)
         if text is None:
             raise DataError(f"the study has not begun: there is no entry of {site} for step 0 in {store.folder}")
+        where = f"the entry of {site} in step 0"
         try:
-            found[site] = str(json.loads(text.splitlines()[0])["content"]["identity"])
-        except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise ForgedError(
-                f"the entry of {site} in step 0 is no entry of a study: {type(error).__name__}"
-            ) from error
+            found[site] = str(unsigned(text, where)["content"]["identity"])
+        except (LookupError, TypeError) as error:
+            raise ForgedError(f"{where} is no entry of a study: {type(error).__name__}") from error
     return found

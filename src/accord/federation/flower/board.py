@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 from ...base.atomic import make_private
 from ...base.errors import DataError
+from ...base.text import cleaned, json_of
 from .. import audit
 from ..document import StudyDocument, hash_of
-from ..entry import ForgedError
+from ..entry import ForgedError, signed_line, unsigned
 from ..exchange import EntryFolder
 from ..policy import RefusedError, SitePolicy
 from ..program import Site, result
@@ -43,10 +44,10 @@ def answered(policy: SitePolicy, request: bytes, log: Callable[[str], None] = la
         Prints a line to the site's own log.
     """
     try:
-        message = json.loads(request)
+        message = json_of(request)
         text, since = str(message["study"]), int(message["since"])
         entries = {(int(step), str(site)): str(entry).encode() for step, site, entry in message["entries"]}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         wrong = DataError(f"{policy.site}: a message of {len(request)} bytes is no request: {type(error).__name__}")
         return _refused(policy, wrong, log)
     try:
@@ -144,7 +145,7 @@ def collect(study: StudyDocument, channel: Channel, folder: EntryFolder, log: Ca
         messages += len(requests)
         sent += sum(map(len, requests.values()))
         received += sum(map(len, found.values()))
-        answers = {site: json.loads(answer) for site, answer in found.items()}
+        answers = {site: json_of(answer) for site, answer in found.items()}
         _raise(answers)
         for site, answer in answers.items():
             states[site] = _State(int(answer["step"]), tuple(answer["has"]), not answer["waits_for"])
@@ -174,7 +175,7 @@ def _lacks(study: StudyDocument, folder: EntryFolder, site: str, state: _State |
 
 def _store(folder: EntryFolder, step: int, site: str, entry: bytes) -> None:
     before = folder.read(step, site)
-    if before not in (None, entry):
+    if before is not None and signed_line(before) != signed_line(entry):
         raise ForgedError(f"{site} sent two different entries of step {step}")
     if before is None:
         folder.write(step, site, entry)
@@ -182,13 +183,13 @@ def _store(folder: EntryFolder, step: int, site: str, entry: bytes) -> None:
 
 def _words_of(study: StudyDocument, folder: EntryFolder, step: int) -> str:
     """The content of a step in words, from its first entry; empty if there is none."""
-    text = next((entry for site in study.sites if (entry := folder.read(step, site)) is not None), None)
-    return "" if text is None else str(json.loads(text.splitlines()[0]).get("what"))
+    found = [(site, entry) for site in study.sites if (entry := folder.read(step, site)) is not None]
+    return cleaned(unsigned(found[0][1], f"the entry of {found[0][0]} in step {step}").get("what")) if found else ""
 
 
 def _raise(answers: Mapping[str, dict[str, Any]]) -> None:
     """Raise the errors in answers, if there are any."""
     errors = [answer for answer in answers.values() if "error" in answer]
     if errors:
-        text = "\n  ".join(str(answer["error"]) for answer in errors)
+        text = "\n  ".join(cleaned(answer["error"]) for answer in errors)
         raise (RefusedError if all(answer.get("refused") for answer in errors) else DataError)(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...base.errors import DataError
-from ...base.text import human_seconds
+from ...base.text import cleaned, human_seconds, json_of
 
 # Seconds between two reports about missing sites in the first minute.
 _REPORT = 10.0
@@ -162,7 +161,7 @@ class _Question:
         if not self._broken:
             return self.answers
         heads = [_read(answer) for answer in self.answers.values()]
-        errors = [str(head["error"]) for head in heads if "error" in head]
+        errors = [cleaned(head["error"]) for head in heads if "error" in head]
         broken = [f"{self._called(node)} answers with an error: {reason}" for node, reason in self._broken.items()]
         raise DataError("\n  ".join([*broken, *errors]))
 
@@ -181,7 +180,7 @@ class _Question:
         name = self.channel.name_of(node)
         if name is None:
             if "site" not in head:
-                reason = head.get("error", "no reason given")
+                reason = cleaned(head.get("error", "no reason given"))
                 raise DataError(f"SuperNode {node} has not named its site: {reason}")
             name = str(head["site"])
             # an answer of the other node after this one's request means two nodes, otherwise the site was restarted
@@ -226,9 +225,9 @@ class _Account:
 def _read(answer: bytes) -> dict[str, Any]:
     """The JSON of an answer. Raises `DataError` for other bytes."""
     try:
-        found = json.loads(answer)
+        found = json_of(answer)
         if isinstance(found, dict):
             return found
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     raise DataError(f"an answer of {len(answer)} bytes is no answer of a site: is the same accord installed there?")
