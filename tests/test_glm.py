@@ -1202,10 +1202,9 @@ def test_too_many_columns_are_refused_as_such():
     rng = np.random.default_rng(0)
     tables = [{"y": rng.normal(size=12), **{f"x{k}": rng.normal(size=12) for k in range(11)}} for _ in range(2)]
     formula = "y ~ " + " + ".join(f"x{k}" for k in range(11))
+    text = "agent 0: 1[23] parameters are more than 0.1 of the rows"
     for options in ({}, {"policy": accord.data.Policy()}):
-        with pytest.raises(
-            accord.base.errors.DataError, match="agent 0: 1[23] parameters are more than 0.1 of the rows"
-        ):
+        with pytest.raises(accord.base.errors.DataError, match=text):
             glm(accord.data.as_study(tables, **options), formula)
 
 
