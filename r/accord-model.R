@@ -146,6 +146,23 @@ singles_out <- function(x, cells) {
   length(x) > most && length(x) - most < cells
 }
 
+# Whether one row of a design has a leverage above 0.9, or the block of two rows in the hat matrix an eigenvalue
+# above 0.99. Each counts if `cells` is larger than its number of rows.
+singles_out_together <- function(design, cells) {
+  if (cells < 2) return(FALSE)
+  design <- cbind(1, design)
+  for (size in list(function(x) max(abs(x)), function(x) sqrt(sum(x^2))))   # squares of large numbers overflow
+    design <- sweep(design, 2, pmax(apply(design, 2, size), .Machine$double.xmin), `/`)
+  found <- svd(design, nv = 0)
+  left <- found$u[, found$d > 1e-12 * found$d[1], drop = FALSE]
+  leverage <- rowSums(left^2)
+  if (cells == 2 || max(leverage) > 0.9) return(max(leverage) > 0.9)
+  rows <- which(leverage > 0.09)
+  between <- tcrossprod(left[rows, , drop = FALSE])
+  diag(between) <- 0
+  any(between^2 > outer(0.99 - leverage[rows], 0.99 - leverage[rows]))
+}
+
 # --- the model, as all sites agree on it. `meeting` has gathered(own), require(problems) and total(of), where
 # of(normals) returns numbers by name, with noise unless `normals` is NULL ---
 
@@ -283,11 +300,21 @@ build_model <- function(study, policy, meeting, say) {
       shown))
   for (name in setdiff(same, steady)) fail_at_all("column '", name, "' is the same in every row: leave it out")
   # the formula
-  single <- function(columns) if (floors$rare == "refuse") for (name in names(columns))
-    if (singles_out(columns[[name]], floors$cells)) return(meeting$require(sprintf(
+  too_many <- function(dim) if (dim / rows > floors$parameters) meeting$require(sprintf(
+    "%s: %d parameters are more than %g of the rows, the floor of the site: use fewer columns", site, dim,
+        floors$parameters))
+  single <- function(columns) if (floors$rare == "refuse" && length(columns)) {
+    for (name in names(columns)) if (singles_out(columns[[name]], floors$cells)) return(meeting$require(sprintf(
       "%s: refused, in %s, fewer than %d rows differ from the most frequent value, the floor of the site. %s", site,
           name,
       floors$cells, "Leave the term out or merge levels")))
+    if (singles_out_together(do.call(cbind, columns), floors$cells)) {
+      too_many(length(columns))
+      meeting$require(sprintf(
+        "%s: refused, together the terms of the formula single out fewer than %d rows, the floor of the site. %s", site,
+        floors$cells, "Leave a term out, or merge levels"))
+    }
+  }
   values <- lapply(table, `[[`, "values")
   for (name in c(study$terms$response$columns, vapply(study$terms$terms, `[[`, "", "column")))
     if (!name %in% names(kinds)) fail("the formula names the column '", name, "', which no site has")
@@ -332,10 +359,7 @@ build_model <- function(study, policy, meeting, say) {
   if (study$family %in% c("poisson", "negative_binomial") && !mean > 0)
     fail_at_all("the response is 0 in all rows of all sites")
   if (study$family == "normal" && sd <= 1e-12 * abs(mean)) fail_at_all("the response is the same number in all rows")
-  dim <- ncol(design) + study$family %in% names(EXTRA)
-  if (dim / rows > floors$parameters) meeting$require(sprintf(
-    "%s: %d parameters are more than %g of the rows, the floor of the site: use fewer columns", site, dim,
-        floors$parameters))
+  too_many(ncol(design) + study$family %in% names(EXTRA))
   inside <- min(max(mean, 1e-3), 1 - 1e-3)
   start <- switch(study$family, normal = mean, bernoulli = , binomial = log(inside) - log1p(-inside), log(mean))
   unit <- if (study$family == "normal") sd else 1

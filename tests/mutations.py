@@ -908,6 +908,20 @@ FAULTS = [
     Fault("mixed factors", "data/columns.py", "if name in wanted.rules.coded", "if False", "test_dialects.py"),
     Fault("floor of columns", "data/policy.py", "0 < len(rows) - commonest < self.cells", "False", "test_glm.py"),
     Fault("floor of columns, alike", "data/policy.py", "_ALIKE = 1e-3", "_ALIKE = 0.0", "test_glm.py"),
+    Fault("floor of one row", "data/policy.py", "_LEVERAGE = 0.9", "_LEVERAGE = 1.1", "test_glm.py"),
+    Fault("floor of two rows", "data/policy.py", "_PAIR = 0.99", "_PAIR = 1.1", "test_glm.py"),
+    Fault("columns that are one", "data/policy.py", "_COLLINEAR = 1e-12", "_COLLINEAR = 0.0", "test_glm.py"),
+    Fault(
+        "floor of arguments together",
+        "models/formula.py",
+        "[np.column_stack(list(numbers.values())) for numbers in values]",
+        "[np.ones((len(frame), 1)) for frame in frames]",
+        "test_glm.py",
+    ),
+    Fault(
+        "floor of effects together", "models/formula.py", "if self.effects is None else", "if True else", "test_glm.py"
+    ),
+    Fault("tables without a policy", "data/studies.py", " and policy is not IN_MEMORY", "", "test_glm.py"),
     Fault(
         "floor of parts",
         "models/formula.py",

@@ -1074,6 +1074,31 @@ def test_a_site_refuses_by_its_policy(tmp_path, changes, text):
     assert all(content.keys() == {"refused"} for content in contents) and len(contents) <= 1
 
 
+@pytest.mark.filterwarnings("ignore:south. together the terms")
+def test_columns_that_single_out_a_row_together_are_refused_at_all_sites(tmp_path):
+    ages = sorted(float(line.split(",")[0]) for line in rows_of(1).splitlines()[1:])
+    first, second = (ages[44] + ages[45]) / 2, (ages[45] + ages[46]) / 2
+    federation = Federation(
+        tmp_path, STUDY.replace("scale(age) + ward", f"ward + I(age > {first:.4f}) + I(age > {second:.4f})")
+    )
+    text = "south: refused, together the terms of the formula single out fewer than 3 rows, the floor of the site"
+    for name in 6 * SITES:
+        answer_by_command(federation, name, "--yes")
+    for name in SITES:
+        assert text in federation.audit(name)[-1]["refused"]
+    steps = [step for step in range(40) if federation.board.read(step, "south")]
+    contents = [Entry.read(federation.board.read(step, "south"), federation.public, "all").content for step in steps]
+    # before the sums of the design
+    assert "refused" in contents[-1] and sum("masked" in content for content in contents) == 1
+    assert f"{ages[45]:g}" not in json.dumps(contents[-1])
+    (tmp_path / "study.toml").write_text(federation.text)
+    arguments = ["study", "check", str(tmp_path / "study.toml"), str(tmp_path / "south" / "site.toml")]
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == 1 and "wrong: south: refused, together" in found.output
+    federation.write("south", rare="warn")
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+
+
 def test_a_policy_without_a_key_is_refused(tmp_path):
     federation = Federation(tmp_path)
     path = tmp_path / "south" / "site.toml"

@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from itertools import combinations
 from pathlib import Path
 
 import jax
@@ -1089,6 +1090,155 @@ def test_skewed_columns_pass(rows):
 def test_what_singles_out_rows(values, found):
     assert accord.data.Policy().singles_out(np.array(values)) is found
     assert not accord.data.Policy(cells=1).singles_out(np.array(values))
+
+
+# --- floors of all columns together ---
+
+
+def patients():
+    """Two sites whose columns pass their floors. One person at the first site is 60.2 years old, two are about 40."""
+    rng = np.random.default_rng(5)
+    tables = {}
+    for site in ("north", "south"):
+        n = 90
+        tables[site] = pd.DataFrame(
+            {
+                "y": rng.normal(size=n),
+                "died": rng.permutation([0.0, 1.0] * 45),
+                "grade": rng.permutation(["i", "ii", "iii"] * 30),
+                # 60.15 to 60.25 and 40.05 to 40.45 are free
+                "age": np.floor(rng.uniform(25, 85, n)) + 0.6,
+                "crp": rng.lognormal(2.0, 1.0, n),
+                "ward": rng.permutation(["a"] * 30 + ["b"] * 60),
+            }
+        )
+        tables[site]["sex"] = np.where(tables[site].ward == "a", "m", rng.permutation(["f", "m"] * 45))
+    rare = tables["north"]
+    rare.loc[[3, 4, 5, 6], "age"] = [60.2, 40.1, 40.4, 96.6]
+    rare.loc[rare.index[rare.ward == "a"][0], "sex"] = "f"
+    tables["south"].loc[tables["south"].index[tables["south"].ward == "a"][:9], "sex"] = "f"
+    return tables
+
+
+TOGETHER = [
+    ("crp ~ I(age > 60.15) + I(age > 60.25)", {"family": "gamma"}),
+    ("crp ~ 0 + I(age > 60.15) + I(age > 60.25)", {"family": "gamma"}),
+    ("died ~ ward * sex", {}),
+    ("died ~ crp:minimum(age, 60.15) + crp:minimum(age, 60.2) + crp:minimum(age, 60.25)", {}),
+    ("died ~ log(crp) * (minimum(age, 60.15) + minimum(age, 60.2) + minimum(age, 60.25))", {}),
+    # a pair of minima, and what is the same above both
+    ("died ~ minimum(age, 60.15) + minimum(age, 60.25) + I(age > 60.25)", {}),
+    ("died ~ I((age / 100) ** 40)", {}),
+    ("died ~ log(crp) + I(age ** 3) + I((age / 100) ** 40)", {}),
+    # two persons
+    ("died ~ I(age > 40.05) + I(age > 40.45)", {}),
+    ("died ~ I((age > 40.05) * crp) + I((age > 40.45) * crp)", {}),
+    # means that leave before the columns of a formula
+    ("died ~ scale(I((age > 60.15) * crp)) + center(I((age > 60.25) * crp))", {}),
+    # other predictors, a baseline in place of an intercept, and effects of groups
+    ("grade ~ I(age > 60.15) + I(age > 60.25)", {"family": "categorical"}),
+    ("grade ~ ward * sex", {"family": families.Ordinal(["i", "ii", "iii"])}),
+    ("surv(crp, died) ~ ward * sex", {"family": "cox"}),
+    ("died ~ I(age > 60.15) + (I(age > 60.25) | site)", {}),
+]
+
+
+@pytest.mark.parametrize(("formula", "options"), TOGETHER)
+def test_columns_that_single_out_rows_together_are_refused_before_anything_is_summed(formula, options, monkeypatch):
+    summed = []
+    monkeypatch.setattr(accord.models.formula, "means_and_sds", lambda *given: summed.append(given))
+    monkeypatch.setattr(accord.models.tables, "means_and_sds", lambda *given: summed.append(given))
+    study = accord.data.as_study(patients(), formula=formula, policy=accord.data.Policy())
+    with pytest.raises(accord.base.errors.DataError) as caught:
+        glm(study, formula, **{"family": "bernoulli", **options})
+    # no term, row or cell
+    assert str(caught.value) == (
+        "north: refused, together the terms of the formula single out fewer than 3 rows, the floor of the site. Leave "
+        "out an interaction, a cut-off or a power, or take log(x) of a column with a few large values. Its "
+        'administrator may allow it (rare = "warn" in its policy)'
+    )
+    assert not summed
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "died ~ age + log(crp) + ward + sex",
+        "died ~ age + I(age ** 2) + I(age > 60)",
+        "died ~ minimum(age, 60.25) + log(crp) * I(age > 50)",
+        "died ~ scale(age) * sex + ward + (1 + age | site)",
+        # three persons, and columns that are one
+        "died ~ I(age > 40.05) + I(age > 40.65) + log(crp)",
+        "died ~ age + I(2 * age) + ward + I(ward == 'b')",
+    ],
+)
+@pytest.mark.filterwarnings("ignore:the columns of .* are collinear")
+def test_usual_columns_together_pass(formula):
+    tables = patients()
+    tables["north"].loc[[6, 7], "age"] = [70.6, 40.2]
+    glm(accord.data.as_study(tables, formula=formula, policy=accord.data.Policy()), formula, "bernoulli")
+
+
+def test_own_tables_without_a_policy_and_a_laxer_policy_only_warn():
+    formula, text = "died ~ ward * sex", "north: together the terms of the formula single out fewer than 3 rows"
+    for options in ({}, {"policy": accord.data.Policy(rare="warn")}):
+        with pytest.warns(UserWarning, match=text) as caught:
+            glm(accord.data.as_study(patients(), **options), formula, "bernoulli")
+        assert len(caught) == 1 and caught[0].filename == __file__
+    glm(accord.data.as_study(patients(), policy=accord.data.Policy.none()), formula, "bernoulli")
+
+
+def test_files_have_the_floor_of_all_columns(tmp_path):
+    files = [tmp_path / f"{site}.csv" for site in patients()]
+    for file, table in zip(files, patients().values(), strict=True):
+        table.to_csv(file, index=False)
+    with pytest.raises(accord.base.errors.DataError, match="north: refused, together the terms"):
+        glm(accord.data.study(files), "died ~ ward * sex", "bernoulli")
+    (tmp_path / "policy.toml").write_text("cells = 1\n")
+    glm(accord.data.study(files), "died ~ ward * sex", "bernoulli")
+
+
+def test_too_many_columns_are_refused_as_such():
+    rng = np.random.default_rng(0)
+    tables = [{"y": rng.normal(size=12), **{f"x{k}": rng.normal(size=12) for k in range(11)}} for _ in range(2)]
+    formula = "y ~ " + " + ".join(f"x{k}" for k in range(11))
+    text = "agent 0: 1[23] parameters are more than 0.1 of the rows"
+    for options in ({}, {"policy": accord.data.Policy()}):
+        with pytest.raises(accord.base.errors.DataError, match=text):
+            glm(accord.data.as_study(tables, **options), formula)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4])
+def test_what_columns_single_out_together(rows):
+    rng = np.random.default_rng(1)
+    first, last = np.zeros(60), rng.normal(size=60)
+    first[:30] = 1.0
+    second = first.copy()
+    second[:rows] = 0.0
+    # units that differ by more than float64 holds in squares
+    design = np.column_stack([1e-200 * first, 1e200 * second, last])
+    for cells in (1, 2, 3, 5):
+        # four rows in one cell pass also if the floor is higher
+        found = accord.data.Policy(cells=cells).singles_out_together(design)
+        assert found is (0 < rows < min(cells, 3))
+    assert not accord.data.Policy().singles_out_together(np.empty((60, 0)))
+
+
+def test_two_rows_are_found_as_by_all_pairs():
+    rng = np.random.default_rng(2)
+    found = 0
+    for _ in range(60):
+        rows, columns = rng.integers(12, 40), rng.integers(1, 4)
+        design = rng.lognormal(0.0, rng.uniform(0.5, 2.5), (rows, columns))
+        design[:, 0] = np.arange(rows) < 2
+        design[rng.random(rows) < 0.2, 0] += rng.normal(scale=0.2)
+        whole = np.column_stack([np.ones(rows), design])
+        hat = whole @ np.linalg.pinv(whole)
+        pairs = [np.linalg.eigvalsh(hat[np.ix_(two, two)])[-1] for two in map(list, combinations(range(rows), 2))]
+        expected = max(pairs) > 0.99 or np.diag(hat).max() > 0.9
+        assert accord.data.Policy().singles_out_together(design) is bool(expected)
+        found += expected
+    assert 10 < found < 50
 
 
 def test_overlap_and_priors_are_silent_about_separation(table):

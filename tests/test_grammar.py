@@ -119,7 +119,7 @@ def worked_out(text):
     meeting = LocalCollectives(("s1", "s2"))
     try:
         design = Formula(
-            text, meeting, FRAMES, COLUMNS, {"g": ["a", "b", "c"]}, COLUMNS, lambda columns: None, lambda size: None
+            text, meeting, FRAMES, COLUMNS, {"g": ["a", "b", "c"]}, COLUMNS, lambda *given: None, lambda size: None
         )
         design.response(FRAMES[0], "s1")
         design.columns(FRAMES[0], "s1", design.matrices(FRAMES[0], "s1"))
@@ -399,7 +399,7 @@ def design_of(text):
     frame = frame.assign(y=rng.normal(size=200), x=rng.normal(size=200), w=rng.normal(size=200))
     columns = list(frame)
     design = Formula(
-        text, LocalCollectives(("s",)), [frame], columns, levels, columns, lambda columns: None, lambda size: None
+        text, LocalCollectives(("s",)), [frame], columns, levels, columns, lambda *given: None, lambda size: None
     )
     return design.names, design.matrices(frame, "s").design
 

@@ -325,6 +325,36 @@ def test_large_files_are_read_in_seconds(tmp_path):
     assert out.returncode == 0 and float(out.stdout) < 5, out.stderr
 
 
+SINGLED_OUT = """
+source(commandArgs(TRUE)[1])
+designs <- fromJSON(commandArgs(TRUE)[2], simplifyVector = FALSE)
+cat(toJSON(lapply(designs, function(rows) {
+  design <- do.call(rbind, lapply(rows, unlist))
+  lapply(1:3, function(cells) singles_out_together(design, cells))
+}), auto_unbox = TRUE))
+"""
+
+
+def test_columns_single_out_rows_together_as_in_python(tmp_path):
+    rng, designs = np.random.default_rng(0), []
+    for place in range(60):
+        rows, columns = rng.integers(12, 40), rng.integers(1, 4)
+        designs.append(rng.lognormal(0.0, rng.uniform(0.5, 2.5), (rows, columns)))
+        if place % 2:
+            # few rows in a cell, in two columns that are one elsewhere
+            cell = np.arange(rows) < place % 5
+            designs[-1] = np.column_stack([designs[-1], 1e9 * designs[-1][:, 0] + 1e7 * cell, 1.0 - cell])
+    (tmp_path / "program.R").write_text(SINGLED_OUT)
+    asked = json.dumps([design.tolist() for design in designs])
+    words = [str(RSCRIPT), str(tmp_path / "program.R"), str(R / "accord-site.R"), asked]
+    out = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert out.returncode == 0, out.stderr
+    policies = [accord.data.Policy(cells=cells) for cells in (1, 2, 3)]
+    expected = [[policy.singles_out_together(design) for policy in policies] for design in designs]
+    assert json.loads(out.stdout) == expected
+    assert {tuple(one) for one in expected} == {(False,) * 3, (False, False, True), (False, True, True)}
+
+
 # --- a study ---
 
 
@@ -464,6 +494,8 @@ def test_a_site_can_check_a_study(begun):
         ((), "51,,yes", "line 92 has no value"),
         ((), "51,a,perhaps", "line 92 has a third text"),
         ((), "51,rare,yes", "1 of 3 levels have fewer than 3 rows"),
+        ((), "500,a,yes", "together the terms of the formula single out fewer than 3 rows"),
+        (("scale(age)", "age"), "500,a,yes", "together the terms of the formula single out fewer than 3 rows"),
         ((), "old,a,yes", "column 'age': line 92 has a text"),
         ((), "51,a,yes,9", "line 92 has more cells"),
         ((), '51,a,"yes', "line 92 cannot be read as CSV"),

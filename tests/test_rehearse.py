@@ -340,6 +340,12 @@ def test_the_page_has_priors_floors_and_settings(rehearsed, page, tmp_path):
     assert "south given 55 5 0.1 warn" in text and "ward Flat()" in text and "coarse false: exact numbers" in text
 
 
+def test_columns_that_single_out_synthetic_rows_together_stop_a_rehearsal():
+    study = StudyDocument(STUDY.replace("scale(age)", "exp(age / 1.5)"))
+    stopped = rehearse(study, repetitions=1, references=0).attempts[0].stopped
+    assert "refused, together the terms of the formula single out fewer than 3 rows" in stopped
+
+
 def test_intervals_that_miss_the_truth_are_a_problem():
     text = STUDY.replace("[run]", '[priors]\nward = {name = "Normal", loc = 0.0, scale = 0.1}\n[run]')
     found = rehearse(StudyDocument(text), given={"effects": {"ward[b]": 3.0}}, repetitions=5, references=0)

@@ -15,6 +15,12 @@ from ..base.errors import unknown_name_error
 RARE = ("refuse", "warn")
 # Two values of a column count as equal if they differ by less than this share of its range.
 _ALIKE = 1e-3
+# Leverage above which one row decides a combination of columns by itself.
+_LEVERAGE = 0.9
+# Largest eigenvalue of a 2 x 2 block of the hat matrix above which two rows do.
+_PAIR = 0.99
+# Smallest singular value of a direction that counts, relative to the largest one.
+_COLLINEAR = 1e-12
 
 
 def require_policy(policy: Policy | None) -> None:
@@ -34,13 +40,14 @@ class Policy:
         study without differential privacy if fewer rows were added to its file, or taken away, since an earlier one.
     cells : int, default 3
         Counts from 1 to `cells` - 1 are reported as "< 3" (for the default). In each column of a model, no row or at
-        least `cells` rows must differ from the most frequent value.
+        least `cells` rows must differ from the most frequent value. All columns together must not single out one row
+        (`cells` of 2 or more) or two rows (3 or more).
     parameters : float, default 0.1
         Largest number of parameters of a model, as a share of the rows of the site.
     rare : {"refuse", "warn"}, default "refuse"
-        "refuse" refuses models with a level that fewer than `cells` rows have, at the site or pooled, and models with a
-        column in which fewer than `cells` rows differ from the most frequent value. Such levels and columns have
-        parameters of their own, whose posterior would reveal the few rows. "warn" warns instead.
+        "refuse" refuses models with a level that fewer than `cells` rows have, at the site or pooled, and models whose
+        columns, one by one or together, single out fewer than `cells` rows. Such levels and columns have parameters of
+        their own, whose posterior would reveal the few rows. "warn" warns instead.
 
     Examples
     --------
@@ -102,6 +109,33 @@ class Policy:
         commonest = (np.searchsorted(rows, rows + alike, side="right") - np.arange(len(rows))).max(initial=0)
         return bool(0 < len(rows) - commonest < self.cells)
 
+    def singles_out_together(self, design: np.ndarray) -> bool:
+        """Whether a combination of columns and the intercept belongs to one row, or to two, and `cells` is larger.
+
+        `design` has shape (row, column). One row has a leverage above 0.9, or the block of two rows in the hat matrix
+        has an eigenvalue above 0.99.
+        """
+        if self.cells < 2:
+            return False
+        columns = np.column_stack([np.ones(len(design)), design])
+        # scaled twice, as squares of large numbers overflow
+        for length in (np.max, np.linalg.norm):
+            columns = columns / np.maximum(length(np.abs(columns), axis=0), np.finfo(np.float64).tiny)
+        # faster for many rows than the vectors of all of them
+        _, sizes, right = np.linalg.svd(np.linalg.qr(columns, "r"))
+        kept = sizes > _COLLINEAR * sizes[0]
+        left = columns @ (right[: len(sizes)][kept].T / sizes[kept])
+        leverage = (left**2).sum(axis=1)
+        if self.cells == 2 or leverage.max() > _LEVERAGE:
+            return bool(leverage.max() > _LEVERAGE)
+        # an eigenvalue is at most the sum of two leverages
+        rows = np.argsort(-leverage)[: np.count_nonzero(leverage > _PAIR - _LEVERAGE)]
+        first = np.count_nonzero(leverage > _PAIR / 2)
+        between = left[rows[:first]] @ left[rows].T
+        np.fill_diagonal(between, 0.0)
+        rest = _PAIR - leverage[rows]
+        return bool((between**2 > np.outer(rest[:first], rest)).any())
+
     @classmethod
     def read(cls, path: Path) -> Policy:
         """A policy from a TOML file with the parameters of `Policy` as keys.
@@ -142,3 +176,7 @@ class Policy:
     def disclosed(self, count: int) -> int | str:
         """A count as the site reports it: "< 3" for a small one."""
         return f"< {self.cells}" if 0 < count < self.cells else count
+
+
+# The floors of tables in memory without a policy, which only warn of columns that single out rows together.
+IN_MEMORY = Policy()

@@ -15,7 +15,7 @@ import numpy as np
 from ..base.errors import DataError, unknown_name_error
 from .cells import Rules, Source
 from .files import Dialect, Dialects, natural, paths_of, read_sheet, site_names, some_lines
-from .policy import Policy, require_policy
+from .policy import IN_MEMORY, Policy, require_policy
 from .splits import split
 
 
@@ -153,7 +153,7 @@ def sources_in_memory(
     if twice:
         raise ValueError(f"two tables have the site name {twice[0]!r} (names are converted to text)")
     require_policy(policy)
-    floors = policy or Policy()
+    floors = policy or IN_MEMORY
     dialects.require_sites(sites)
     return [
         Source(site, site, "row", floors, *_columns_in_memory(site, own, cell_by_cell), dialects.at(site))

@@ -20,7 +20,7 @@ from .collectives import LocalCollectives, SiteCollectives, flat, listed, raise_
 from .columns import ColumnSpec, Problems, absent_column, tables_of
 from .files import Dialects
 from .missing import MARK, filled, warn_of_dropped, with_counts, without_missing, without_value
-from .policy import Policy
+from .policy import IN_MEMORY, Policy
 from .ranges import MADE_UP, MadeUpCollectives, Ranges
 from .sources import source_at, sources_in_file, sources_in_files, sources_in_memory, sources_shared_out
 from .summaries import NUMERIC, Agreed, agree, rare_levels
@@ -167,9 +167,9 @@ class Study:
                 raise DataError(f"column {name!r} holds texts: leave it out of columns or use a formula")
         if self.agreed.columns[target].missing != 0:
             raise DataError(f'column {target!r} is the response and has missing cells: pass missing = "drop"')
-        self.check_columns([[(name, frame[name].to_numpy()) for name in names] for frame in self.frames])
-        self.check_parameters(len(names) + intercept)
         X = [frame[names].to_numpy(np.float64) for frame in self.frames]
+        self.check_columns([list(zip(names, own.T, strict=True)) for own in X], X)
+        self.check_parameters(len(names) + intercept)
         sds: dict[str, float] = {}
         if standardise:
             means, spread = _moments(np.concatenate(X), names)
@@ -198,13 +198,15 @@ class Study:
             refusals[0] = [*spellings(self.agreed.levels), *refusals[0]]
         self.meeting.require(refusals)
 
-    def check_columns(self, columns: Sequence[Sequence[tuple[str, np.ndarray]]]) -> None:
-        """Check at every site that no column of a model singles out fewer rows than the site's floor.
+    def check_columns(self, columns: Sequence[Sequence[tuple[str, np.ndarray]]], designs: Sequence[np.ndarray]) -> None:
+        """Check at every site that no column of a model, nor all together, single out fewer rows than the site's floor.
 
         Parameters
         ----------
         columns
             For each site that is here, pairs of a term and a column of its design matrix, shape (row,).
+        designs
+            For each of these sites, the columns that are checked together, shape (row, column).
 
         Raises
         ------
@@ -212,7 +214,7 @@ class Study:
             Sites refuse. The message names each of them and its floor.
         """
         refusals: list[list[str]] = []
-        for site, policy, own in zip(self.meeting.names_here, self.policies, columns, strict=True):
+        for site, policy, own, design in zip(self.meeting.names_here, self.policies, columns, designs, strict=True):
             few = dict.fromkeys(term for term, values in own if policy.singles_out(values))
             refusals.append([])
             # only one term leaves the site: a list of terms could identify a person
@@ -229,6 +231,20 @@ class Study:
                     )
                 else:
                     warnings.warn(f"{site}: {text}", stacklevel=4)
+            if few or not policy.singles_out_together(design):
+                continue
+            text = (
+                f"together the terms of the formula single out fewer than {policy.cells} rows, the floor of the site. "
+                "Leave out an interaction, a cut-off or a power, or take log(x) of a column with a few large values"
+            )
+            if too_many := policy.refusals(site, design.shape[1], len(design)):
+                refusals[-1] += too_many
+            elif policy.rare == "refuse" and policy is not IN_MEMORY:
+                refusals[-1].append(
+                    f'{site}: refused, {text}. Its administrator may allow it (rare = "warn" in its policy)'
+                )
+            else:
+                warnings.warn(f"{site}: {text}", stacklevel=4)
         self.meeting.require(refusals)
 
 

@@ -108,6 +108,11 @@ class Matrices(NamedTuple):
     # index of each row's group, from 0, shape (row,); None without a grouping factor
     group: np.ndarray | None
 
+    @property
+    def together(self) -> np.ndarray:
+        """All columns with a coefficient, of all rows or of each group, shape (row, column)."""
+        return self.design if self.effects is None else np.concatenate([self.design, self.effects], axis=1)
+
 
 class Formula:
     """A formula whose columns are the same at all sites.
@@ -148,7 +153,7 @@ class Formula:
         columns: Sequence[str],
         levels: Mapping[str, Sequence[str]],
         known: Sequence[str],
-        check: Callable[[Sequence[Columns]], None],
+        check: Callable[[Sequence[Columns], Sequence[np.ndarray]], None],
         check_size: Callable[[int], None],
     ) -> None:
         self.text, self.levels = text, {name: list(own) for name, own in levels.items()}
@@ -242,7 +247,10 @@ class Formula:
             )
 
     def _standardise(
-        self, meeting: SiteCollectives, frames: Sequence[pd.DataFrame], check: Callable[[Sequence[Columns]], None]
+        self,
+        meeting: SiteCollectives,
+        frames: Sequence[pd.DataFrame],
+        check: Callable[[Sequence[Columns], Sequence[np.ndarray]], None],
     ) -> None:
         """Set the mean and standard deviation of `scale` and `center` calls from sums over all sites."""
         from formulae.transforms import TRANSFORMS
@@ -270,7 +278,8 @@ class Formula:
                         for x in (own, *self._numbers(call, frame, site))
                     ]
                     for site, frame, numbers in zip(meeting.names_here, frames, values, strict=True)
-                ]
+                ],
+                [np.column_stack(list(numbers.values())) for numbers in values],
             )
             found = means_and_sds(meeting, values)
             for k, call in enumerate(ready):

@@ -173,7 +173,7 @@ def settled(
         made.append((site, matrices, beside))
         named = {"exposure": exposure, "weight": weights}
         checked.append([*design.columns(frame, site, matrices), *((str(named[k]), x) for k, x in beside.items())])
-    study.check_columns(checked)
+    study.check_columns(checked, [matrices.together for _, matrices, _ in made])
     family = family.settled(study.meeting, responses)
     shards = []
     for (site, matrices, beside), response in zip(made, responses, strict=True):
