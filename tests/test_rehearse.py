@@ -350,7 +350,7 @@ def test_intervals_that_miss_the_truth_are_a_problem():
     text = STUDY.replace("[run]", '[priors]\nward = {name = "Normal", loc = 0.0, scale = 0.1}\n[run]')
     found = rehearse(StudyDocument(text), given={"effects": {"ward[b]": 3.0}}, repetitions=5, references=0)
     own = verdict(found)
-    assert "coverage is low: 90% intervals of " in own.problems[0] and "ward[b] (0 of 5)" in own.problems[0]
+    assert any("90% intervals of " in text and "ward[b] (0 of 5)" in text for text in own.problems)
     assert any("the rows say little about ward[b]" in text for text in own.warnings)
 
 
