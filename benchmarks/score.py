@@ -34,7 +34,7 @@ ERRORS = {"mean": 0.02, "sd": 0.02}
 # Verdicts of `make misses` that may not grow.
 VERDICTS = "refused", "silent"
 # Effective draws of a reference, draws of each of four chains of NUTS, and sds by which both may differ.
-POINTS, DRAWS, APART = 100_000, 5_000, 0.02
+POINTS, DRAWS, APART = 1_000_000, 5_000, 0.02
 
 
 class Failure(NamedTuple):
