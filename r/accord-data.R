@@ -289,3 +289,22 @@ read_column <- function(study, name, cells) {
   if (!any(numeric[has])) return(factor())
   unclear(which(has & !numeric), "a text where others have numbers, or a number where others have texts")
 }
+
+# Fail unless the content of another site has the types of this site's own one, as in accord.federation.entry.
+kind_of <- function(x) if (is.null(x)) "null" else if (is.character(x)) "text" else
+  if (is.logical(x)) "true or false" else if (!is.list(x)) "a number" else if (is.null(names(x))) "a list" else
+  if (all(c("shape", "type") %in% names(x))) "an array" else "a dictionary"
+require_like <- function(found, own, where, field = "content") {
+  kinds <- c(kind_of(found), kind_of(own))
+  counts <- setequal(kinds, c("text", "a number")) && grepl(" (missing|dropped)$", field)
+  if (kinds[1] != kinds[2] && !counts)
+    fail(where, " has another content than accord writes: ", cleaned(field), " is ", kinds[1], ", not ", kinds[2])
+  texts <- all(vapply(own, is.character, NA))
+  if (kinds[2] == "a dictionary" && !setequal(names(found), names(own)) && !texts)
+    fail(where, " has another content than accord writes: ", cleaned(field), " has other keys")
+  if (is.list(own) && kinds[2] != "an array") for (k in seq_along(found)) {
+    like <- if (!is.null(names(own))) own[[names(found)[k]]] else own[if (k <= length(own)) k else 1][[1]]
+    if (!length(own) || (texts && is.null(like))) like <- ""
+    require_like(found[[k]], like, where, paste(field, names(found)[k] %or% k))
+  }
+}
