@@ -290,10 +290,10 @@ read_column <- function(study, name, cells) {
   unclear(which(has & !numeric), "a text where others have numbers, or a number where others have texts")
 }
 
-# Fail unless the content of another site has the types of this site's own one, as in accord.federation.entry.
 kind_of <- function(x) if (is.null(x)) "null" else if (is.character(x)) "text" else
   if (is.logical(x)) "true or false" else if (!is.list(x)) "a number" else if (is.null(names(x))) "a list" else
   if (all(c("shape", "type") %in% names(x))) "an array" else "a dictionary"
+# Fail unless the content of another site has the types of this site's own one, as in accord.federation.entry.
 require_like <- function(found, own, where, field = "content") {
   kinds <- c(kind_of(found), kind_of(own))
   counts <- setequal(kinds, c("text", "a number")) && grepl(" (missing|dropped)$", field)

@@ -150,7 +150,8 @@ read_entry <- function(bytes, study, policy, step, site) {
   entry <- tryCatch(parse_json(text), error = function(e) fail(where, " is no entry of a study"))
   # of a key twice, R reads the first one and Python the last, and R reads no text beyond a NUL character
   if (is_odd(entry) || grepl("\\u0000", text, fixed = TRUE))
-    fail(where, " has a key twice or a NUL character, which R and Python read in different ways, or deep lists")
+    fail(where, " has a key twice or a NUL character, which R and Python read in different ways, or ",
+         "values nested more than 64 deep")
   if (!identical(list(entry$study, as.integer(entry$step), entry$site), list(study$hash, as.integer(step), site)))
     fail(where, " is one of another study, step or site")
   # the text of the plan, whose digest the entry has

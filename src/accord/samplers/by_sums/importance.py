@@ -61,7 +61,7 @@ _DOUBLINGS = 2
 _LOST = 3
 # Effective points per dimension below which a pilot run begins.
 _LOST_BELOW = 2.0
-# Efficiency below which a pilot run begins.
+# Efficiency below which a pilot run begins, and the least expected one of points around the heaviest ones.
 _POOR = 0.15
 # Chains and transitions of a pilot run. The proposal is fitted to the last half of the transitions.
 _CHAINS, _TRANSITIONS = 128, 8
@@ -75,7 +75,7 @@ _SHARED_BY = 500.0
 _HEAVIEST = 6
 # Most batches that mend tails of the weights.
 _MENDED = 3
-# Least efficiency at which tails are mended.
+# Least efficiency at which tails are mended, with exact answers.
 _GOOD = 0.1
 # Most points per effective draw.
 _MOST_A_DRAW = 20.0
@@ -522,7 +522,7 @@ class Batches:
         assert self.found is not None
         own = around_heaviest(points, log_weight, self.found, self.main)
         self.around = own if self.around is None else Mixture.of((0.5, self.around), (0.5, own))
-        # a single heavy point can make the weights so far poor, and the components cover it
+        # one heavy point can make all weights poor, and the new components cover it
         self.efficiency = max(self.found.effective / self.found.weight.size, _POOR)
         self._drop()
         self.weigh(self.session.job.target)
